@@ -24,7 +24,7 @@ from ferrule.codegen.interpret import interpret
 from ferrule.codegen.kernel import Kernel
 from ferrule.codegen.linearizer import Linearizer
 from ferrule.codegen.lower import lower
-from ferrule.codegen.plan import MOST_SCRATCH, step_of
+from ferrule.codegen.plan import MAX_SCRATCH_BYTES, step_of
 from ferrule.codegen.uops import UOps
 from ferrule.ops import LazyOp
 
@@ -47,7 +47,7 @@ def test_panels_of_many_channels_are_narrow_enough_for_scratch(filters: int) -> 
     kernel = scheduled(adjoint(g, w, 2, 1))
     assert [copied(nest) for nest in kernel.nests] == [2, None, None]
     filter_bytes = 4 * kernel.memory[the_copy(kernel, 2).name][1]
-    assert filter_bytes <= MOST_SCRATCH * 3 // 4
+    assert filter_bytes <= MAX_SCRATCH_BYTES * 3 // 4
 
 
 def test_filters_are_copied_for_all_images_where_phases_are_panels_enough() -> None:

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ferrule.codegen.neighbours import (
-    MOST_VECTORS,
+    MAX_VECTORS,
     Near,
     few_vectors,
     near_lanes,
@@ -49,7 +49,7 @@ def test_every_lane_finds_its_element(distances: list[int | None]) -> None:
     if found is None:
         return
     wanted = [d for d in distances if d is not None]
-    assert len(found.starts) <= MOST_VECTORS
+    assert len(found.starts) <= MAX_VECTORS
     assert len(found.starts) < len(set(wanted))
     assert min(found.starts) >= min(wanted)
     assert max(found.starts) + found.width - 1 <= max(wanted)

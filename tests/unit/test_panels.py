@@ -16,7 +16,7 @@ from ferrule.codegen.kernel import Kernel
 from ferrule.codegen.linearizer import linearize
 from ferrule.codegen.lower import lower
 from ferrule.codegen.packed import STEPS_AHEAD
-from ferrule.codegen.panels import AHEAD_BYTES, WIDEST_BYTES
+from ferrule.codegen.panels import AHEAD_BYTES, MAX_PANEL_BYTES
 from ferrule.codegen.plan import LINE_BYTES
 from ferrule.dtype import DType, dtypes
 from ferrule.ops import LazyOp
@@ -48,7 +48,7 @@ def test_all_threads_have_as_many_panels(columns: int, threads: int) -> None:
     panels, *inner = (loop.range.size.arg for loop in root.loops)
     width = int(np.prod(inner))
     assert (panels - 1) * width < columns <= panels * width
-    assert width * 4 <= WIDEST_BYTES
+    assert width * 4 <= MAX_PANEL_BYTES
     assert width * 4 % LINE_BYTES == 0
     whole_lines = -(-columns * 4 // LINE_BYTES)
     assert panels % threads == 0 or whole_lines < 8 * panels  # too few for equal shares

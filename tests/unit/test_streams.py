@@ -15,7 +15,7 @@ from ferrule.codegen.kernel import Kernel
 from ferrule.codegen.linearizer import Linearizer
 from ferrule.codegen.lower import lower
 from ferrule.codegen.opt import Opt, ScheduleError, apply_opts
-from ferrule.codegen.streams import CHUNK
+from ferrule.codegen.streams import CHUNK_ELEMENTS
 from ferrule.codegen.uops import UOps
 from ferrule.dtype import DType, dtypes
 from ferrule.expr import ExprOp, const
@@ -33,7 +33,7 @@ def _iterations(kernel: Kernel) -> list[int]:
     return [int(end.substitute({chunks.range: const(i)}).arg) for i in range(chunks.size)]
 
 
-@pytest.mark.parametrize("size", [65_000, 100_000, 100_003, 12 * CHUNK])
+@pytest.mark.parametrize("size", [65_000, 100_000, 100_003, 12 * CHUNK_ELEMENTS])
 @pytest.mark.parametrize("dtype", [dtypes.float32, dtypes.int8, dtypes.float64])
 def test_the_last_chunk_ends_where_the_data_end(size: int, dtype: DType) -> None:
     """Masked vectors beyond the end may lie in memory that is not there, which takes long."""
@@ -41,7 +41,7 @@ def test_the_last_chunk_ends_where_the_data_end(size: int, dtype: DType) -> None
     value = exp(x) if dtype is dtypes.float32 else add(x, constant(1, (size,), dtype))
     kernel = schedule(lower(store(value), "k"), HOST).kernel
     lanes = kernel.roots[0].loops[-1].size
-    full = CHUNK // lanes
+    full = CHUNK_ELEMENTS // lanes
     counts = _iterations(kernel)
     assert counts[:-1] == [full] * (len(counts) - 1)
     assert sum(counts) == -(-size // lanes)

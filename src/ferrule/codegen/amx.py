@@ -1,4 +1,4 @@
-"""Matrix products in tile registers, where the processor has them: AMX.
+"""Schedules of matrix products in tile registers: AMX.
 
 `par block of rows: copy rows; for panel of columns: for block of k: copy columns; for tile of rows:
 for k: 2 x 2 tile registers`. A tile of 32 x 32 results takes four loads and four products for each
@@ -18,15 +18,19 @@ from ferrule.codegen.primitives.products import is_dot
 from ferrule.expr import TRUE, Expr, const
 from ferrule.records import dataclass
 
-PAIR = 2  # terms
-COPIES = 2  # of a tile register along rows and along columns, where there are as many
-PANEL = 2 / 3  # of the first cache
-BLOCK = 1 / 2  # of the second
+# Not measured: there was no processor with AMX. Chosen from the sizes of caches and registers.
+TERMS_PER_PAIR = 2
+TILE_COPIES = 2
+"""Copies of a tile register along rows and along columns, if there are as many."""
+PANEL_L1_SHARE = 2 / 3
+"""The share of the first cache for a panel."""
+BLOCK_L2_SHARE = 1 / 2
+"""The share of the second cache for a block of rows."""
 
 
 @dataclass(frozen=True)
 class _Axes:
-    """What the ranges of a product are to the tile."""
+    """The ranges of a product by their meaning for the tile."""
 
     rows: Expr
     columns: Expr
@@ -34,13 +38,13 @@ class _Axes:
 
 
 def schedule_amx(plan: Plan, name: str, reduce: str) -> bool:
-    """Schedule the contraction `reduce` of the root nest `name`; False where it does not suit."""
+    """Schedule the contraction `reduce` of the root nest `name`; False if it does not suit."""
     pairs = INTRINSICS[TILE.pairs]
     nest = plan.nest(reduce)
     if not TILE.is_native(plan.target) or len(nest.loops) != 1:
         return False
     k = nest.loops[0].range
-    whole = k.size.is_const and k.size.arg % (PAIR * TILE.terms) == 0
+    whole = k.size.is_const and k.size.arg % (TERMS_PER_PAIR * TILE.terms) == 0
     axes = _axes(plan, name, reduce) if whole and is_dot(nest, k, pairs) else None
     if axes is None:
         return False
@@ -49,7 +53,7 @@ def schedule_amx(plan: Plan, name: str, reduce: str) -> bool:
 
 
 def _axes(plan: Plan, name: str, reduce: str) -> _Axes | None:
-    """The rows and the columns: those that results are contiguous along."""
+    """The rows and the columns of a product; results are contiguous along the columns."""
     root = plan.nest(name)
     kept = [loop.range for loop in root.loops]
     found = loads(plan.nest(reduce).computes[0].value)
@@ -84,7 +88,7 @@ class _Product:
         plan, name, n = self.plan, self.name, self.reduce
         plan.do("tensorize", n, plan.loops(n)[0], TILE.pairs)
         tile_rows, tile_columns = (
-            size * min(COPIES, -(-int(r.size.arg) // size))
+            size * min(TILE_COPIES, -(-int(r.size.arg) // size))
             for r, size in ((self.axes.rows, TILE.rows), (self.axes.columns, TILE.columns))
         )
         in_place = self._is_in_place(tile_rows)
@@ -101,30 +105,32 @@ class _Product:
         plan.share(name, len(outer) if in_place else block)
 
     def _is_in_place(self, tile_rows: int) -> bool:
-        """Whether all rows of tiles are there, and pairs are neighbours in memory."""
+        """True if tiles have all of their rows, and pairs are adjacent in memory."""
         e = self._operand(self.axes.rows)
         near = e.src[1] is TRUE and e.src[2] - e.src[0] is const(1)
-        return near and self._step(e) == PAIR and self.axes.rows.size.arg % tile_rows == 0
+        return near and self._step(e) == TERMS_PER_PAIR and self.axes.rows.size.arg % tile_rows == 0
 
     def _step(self, e: Expr) -> int:
         (k,) = (loop.range for loop in self.plan.nest(self.reduce).loops)
         return step_of(e.src[0], k)
 
     def _operand(self, axis: Expr) -> Expr:
-        """The load that varies with an axis, or with what it has become."""
+        """The load that varies with an axis, or with a loop that it was split into."""
         found = loads(self.plan.nest(self.reduce).computes[0].value)
         return next(e for e in found if any(self._is_part(r, axis) for r in e.ranges))
 
     def _is_part(self, r: Expr, axis: Expr) -> bool:
-        """Whether a range is an axis, or a part of it."""
+        """True if a range is an axis, or a part of it."""
         return self.plan.kernel.origin(r) is axis
 
     def _tiles_of_a_block(self, tile_rows: int) -> int:
-        """Blocks of equal size that stay in the second cache, as many for each thread."""
+        """The tiles of a block: equal blocks that stay in the second cache, as many for each
+        thread.
+        """
         target = self.plan.target
         tiles = -(-int(self.axes.rows.size.arg) // tile_rows)
         row_bytes = self.terms * INTRINSICS[TILE.pairs].source.itemsize
-        most = max(1, int(target.l2_bytes * BLOCK) // (row_bytes * tile_rows))
+        most = max(1, int(target.l2_bytes * BLOCK_L2_SHARE) // (row_bytes * tile_rows))
         blocks = -(-tiles // most)
         threads = min(target.max_threads, tiles)
         return -(-tiles // (-(-blocks // threads) * threads))
@@ -143,7 +149,9 @@ class _Product:
         pack(plan, self.reduce, e, at, depth, order, TILE.columns)
 
     def _compute_tiles(self, depth: int, tile: Expr, row: Expr, vectors: Sequence[Expr]) -> None:
-        """The tiles of a panel, of a block of k at a time where it does not fit the first cache."""
+        """Compute the tiles of a panel, a block of k at a time if the panel exceeds the first
+        cache.
+        """
         plan, n = self.plan, self.reduce
         steps, block = self._steps(prod(int(r.size.arg) for r in vectors))
         is_cut = block < steps
@@ -165,13 +173,15 @@ class _Product:
         plan.do("tensorize", n, term, TILE.name)
 
     def _steps(self, tile_columns: int) -> tuple[int, int]:
-        """How many steps there are in all, and in a block of k: all blocks are equal, and their
-        panels stay in the first cache, unless only far smaller blocks would.
+        """The number of steps in all, and in a block of k.
+
+        All blocks are equal, and their panels stay in the first cache, unless that takes far
+        smaller blocks.
         """
-        steps = self.terms // (PAIR * TILE.terms)
+        steps = self.terms // (TERMS_PER_PAIR * TILE.terms)
         itemsize = INTRINSICS[TILE.pairs].packed.itemsize
         step_bytes = tile_columns * TILE.terms * itemsize
-        most = max(1, int(self.plan.target.l1_bytes * PANEL) // step_bytes)
+        most = max(1, int(self.plan.target.l1_bytes * PANEL_L1_SHARE) // step_bytes)
         sizes = [size for size in range(1, steps + 1) if steps % size == 0]
         fit = max(size for size in sizes if size <= most)
         larger = min((size for size in sizes if size > most), default=fit)

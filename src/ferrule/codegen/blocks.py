@@ -1,12 +1,16 @@
 """Contractions whose operands are copied, block by block, into the order in which tiles read them.
 
-Two forms. *Windows*: the rows of the tile are read through a window (a convolution, or the
-gradient of its input). Tiles read a block of rows at shifted places: where it is, or, where that
-would take longer, from a copy with its border. So it is where places are several elements apart
-(patches of an image): there is nothing to shift, but a block of several lines makes a copy of the
-filters worth its time. *Long sums*: the tile's axes are far apart in memory and the terms of the
-sum are neighbours (the gradient of a convolution's weights). Blocks of terms of both operands are
-copied, and the sums of all tiles wait in scratch between two blocks.
+There are two forms.
+
+*Windows*: the rows of the tile are read through a window, as in a convolution or the gradient of
+its input. Tiles read a block of rows at shifted places. They read it in place, or, if that takes
+longer, from a copy with its border. The same form serves places that are several elements apart, as
+patches of an image: nothing is shifted, but a block of several lines makes a copy of the filters
+worth its time.
+
+*Long sums*: the tile's axes are far apart in memory and the terms of the sum are neighbours, as in
+the gradient of a convolution's weights. Blocks of terms of both operands are copied, and the sums
+of all tiles stay in scratch memory between two blocks.
 """
 
 from __future__ import annotations
@@ -16,23 +20,37 @@ from math import gcd, prod
 
 from ferrule.codegen.copies import Copies, Operands
 from ferrule.codegen.kernel import Nest
-from ferrule.codegen.plan import MOST_SCRATCH, Plan, bytes_loaded, loads, step_of
+from ferrule.codegen.plan import MAX_SCRATCH_BYTES, Plan, bytes_loaded, loads, step_of
 from ferrule.codegen.primitives.loops import fuse
 from ferrule.codegen.tile import SCATTER_CYCLES, Tile, best_tile, tile_cost
 from ferrule.codegen.window import Window, distance
 from ferrule.expr import Expr, conjuncts
 
-LEAST_TERMS = 16  # of a sum: with fewer, the copies would take longer than the sums
-NEAR = 4  # elements: steps of a sum that share cache lines
-LEAST_ROWS = 4  # of one axis; where it is shorter, several axes are the rows of a tile
-MOST_ROWS = 14
-LEAST_PRODUCTS = 8  # multiply-adds of a vector for each element copied; with fewer, copies count
-WORTH_GROUPS = 2  # times as many bytes not copied as rows copied again, for groups of images
-L2_COPIED = 0.4  # of the second cache, for a block of rows that is copied
-L2_IN_PLACE = 0.8  # and for one that is read where it is
-L2_WAYS = 8  # or more
-MOST_BEYOND = 2  # places that taps reach beyond a line: each is an address to choose, for each term
-CHUNKS = 4  # for each thread, where blocks may have any size
+# Tuning constants, set between 2026-11-21 and 23 on Zen 4 and Zen 5. docs/design/experiments.md
+# (Convolutions) has the measured kernels; a number without a figure was not measured by itself.
+MIN_TERMS = 16
+"""Terms of a sum; with fewer, the copies would take longer than the sums."""
+MAX_NEAR_STEP = 4
+"""Elements between steps of a sum that share cache lines."""
+MIN_ROWS = 4
+"""Rows of one axis; if it is shorter, several axes are the rows of a tile."""
+MAX_ROWS = 14
+"""Rows of a tile that several axes make."""
+MIN_PRODUCTS = 8
+"""Multiply-adds of a vector for each copied element; with fewer, copies take much of the time."""
+MIN_GROUP_SAVING = 2
+"""Bytes saved for each byte copied again, from which images are taken in groups."""
+COPIED_L2_SHARE = 0.4
+"""The share of the second cache for a block of rows that is copied."""
+IN_PLACE_L2_SHARE = 0.8
+"""The share of the second cache for a block of rows that is read in place."""
+L2_WAYS = 8
+"""Ways of the second cache, at least."""
+MAX_OVERHANG = 2
+"""Places that taps reach beyond a line, to read it in place. Each costs an address for each term:
+5 x 5 taps were 4 % slower in place than copied (Zen 4)."""
+CHUNKS_PER_THREAD = 4
+"""Chunks for each thread, if blocks may have any size."""
 
 
 def schedule_blocks(plan: Plan, name: str, reduce: str) -> bool:
@@ -75,21 +93,19 @@ def _operands(root: Nest, nest: Nest, rows: Expr, lanes: Expr) -> Operands | Non
         terms,
     )
     count = len(operands.shared) + len(operands.row_ranges) + len(operands.lane_ranges)
-    enough = prod(r.size.arg for r in terms) >= LEAST_TERMS
+    enough = prod(r.size.arg for r in terms) >= MIN_TERMS
     wide = max((r.size.arg for r in operands.lane_ranges), default=1) >= 4
     fits = count == len(kept) and enough and wide and bool(operands.row_ranges)
     return operands if fits else None
 
 
 def _count(ranges: Iterable[Expr]) -> int:
-    """How many iterations loops over some ranges have together."""
+    """The number of iterations of loops over some ranges together."""
     return prod(r.size.max for r in ranges)
 
 
 def _window_row(operands: Operands) -> Expr | None:
-    """The nearest of the axes whose places overlap because of a few terms; these are fewer than
-    the places.
-    """
+    """The nearest axis of the rows that has a window: fewer taps than places, which overlap."""
     fit = []
     for r in operands.row_ranges:
         taps = operands.window(r)[1:]
@@ -99,11 +115,11 @@ def _window_row(operands: Operands) -> Expr | None:
 
 
 def _places(plan: Plan, root: Nest, operands: Operands) -> tuple[Expr, Expr | None] | None:
-    """The places of a line and the lines of a result, where the places are several elements apart
-    in the rows' operand (patches of an image, or every second pixel of it), or in the result (an
-    image made of patches), and other lanes' results are between them.
+    """The places of a line and the lines of a result, for patches.
 
-    None where lanes along the places take less time, or lanes along what is between them.
+    The places are several elements apart in the rows' operand (patches of an image, or every second
+    pixel of it), or in the result (an image made of patches), and other lanes' results are between
+    them. None if lanes along the places, or along the axes in between, take less time.
     """
     index = next(c.store.index for c in root.computes if c.store is not None)
     element = operands.rows
@@ -126,8 +142,10 @@ def _places(plan: Plan, root: Nest, operands: Operands) -> tuple[Expr, Expr | No
 
 
 def _lines(index: Expr, operands: Operands, m: Expr) -> Expr | None:
-    """The axis along which the next place is in the next line of the result, or the next but few:
-    a line is all places along `m`.
+    """The axis along which the next place is in the next line of the result, or in one of the next
+    few.
+
+    A line is all places along `m`.
     """
     line = step_of(index, m) * m.size.arg
     steps = {r: step_of(index, r) for r in operands.row_ranges}
@@ -140,18 +158,18 @@ def _least_cost(plan: Plan, itemsize: int, rows: int, columns: int) -> float:
 
 
 def _is_long_sum(operands: Operands) -> bool:
-    """Whether both operands run along a term of the sum: their other axes are further apart."""
+    """True if both operands are near along a long term of the sum, and the sum has several axes."""
     near = [
         r
         for r in operands.terms
         if r.size.arg >= 4
-        and all(0 < distance(e.src[0], r) <= NEAR for e in (operands.rows, operands.lanes))
+        and all(0 < distance(e.src[0], r) <= MAX_NEAR_STEP for e in (operands.rows, operands.lanes))
     ]
     return len(operands.terms) > 1 and bool(near)
 
 
 class _Windows(Copies):
-    """Rows through a window."""
+    """The schedule for rows that are read through a window."""
 
     def apply(self, m: Expr, lines: Expr | None = None) -> None:
         plan, operands, v = self.plan, self.operands, self.v
@@ -160,7 +178,7 @@ class _Windows(Copies):
             best_tile(plan.target, self.itemsize, m.size.arg, v.size.arg), phases
         )
         in_place = lines is None and self._reads_in_place(m)
-        blocked, block = self._block(m, lines, L2_IN_PLACE if in_place else L2_COPIED)
+        blocked, block = self._block(m, lines, IN_PLACE_L2_SHARE if in_place else COPIED_L2_SHARE)
         images = [r for r in (*operands.shared, *operands.row_ranges) if r not in (m, blocked)]
         rows = []
         if blocked is not None:
@@ -170,7 +188,7 @@ class _Windows(Copies):
         panels, panel = plan.split(self.name, v, tile.columns, "mask")
         apart = [r for r in operands.lane_ranges if r is not v and r not in phases]
         if phases and len(operands.window(m)) == 1 and self._fit_together(tile):
-            rows += apart  # in the lanes' operand they are neighbours of the phases
+            rows += apart  # in the operand along the lanes they are neighbours of the phases
             apart = []
         places = _count((m, *rows))
         outer, rows_at, lanes_at, shared_out = self._outer_loops(
@@ -197,8 +215,8 @@ class _Windows(Copies):
     def _outer_loops(
         self, tile: Tile, places: int, images: list[Expr], panels: list[Expr]
     ) -> tuple[list[Expr], int, int, int]:
-        """The loops over blocks of rows and over panels, and in how many of them rows are copied,
-        in how many panels, and how many threads share out.
+        """The loops over blocks of rows and over panels, the depths at which rows and panels are
+        copied, and the number of loops that threads share.
         """
         batch = len(self.operands.shared)
         together, groups = self._panels_together(tile, places, images, batch, panels[:-1])
@@ -211,12 +229,14 @@ class _Windows(Copies):
         return outer, len(outer) - 1, len(first), len(first)
 
     def _reads_in_place(self, m: Expr) -> bool:
-        """Whether tiles read the rows' operand where it is, line by line: a copy of the block would
-        take longer than the masks of the few rows of a tile that may be beyond the border.
+        """True if tiles read the rows' operand in place, line by line.
+
+        A copy of the block would take longer than the masks of the few rows that may be beyond the
+        border.
         """
         rows = self.operands.rows
         lines = [w for w in self.windows if len(w) > 1 and w[0] is not m]
-        near = 0 < distance(rows.src[0], m) <= NEAR
+        near = 0 < distance(rows.src[0], m) <= MAX_NEAR_STEP
         if len(lines) != 1 or not near or self._is_crowded():
             return False
         window = self.operands.window(m)
@@ -225,11 +245,11 @@ class _Windows(Copies):
         if found is None:
             return False
         beyond = sum(abs(found.weights[tap]) * (tap.size.arg - 1) for tap in window[1:])
-        return not border or beyond <= MOST_BEYOND
+        return not border or beyond <= MAX_OVERHANG
 
     def _is_crowded(self) -> bool:
-        """Whether lines of different channels are in so few sets of the second cache that they take
-        more than half of these.
+        """True if the lines of different channels crowd into so few sets of the second cache that
+        they take more than half of these.
         """
         rows = self.operands.rows
         taps = {tap for window in self.windows for tap in window[1:]}
@@ -239,8 +259,9 @@ class _Windows(Copies):
         return any(r.size.arg * gcd(step, way) > L2_WAYS // 2 * way for r, step in steps)
 
     def _fetch_next_line(self, blocked: Sequence[Expr]) -> None:
-        """While tiles read a line of the rows' operand, the next one comes into the cache: what is
-        near in the image is far apart in memory for each channel.
+        """Prefetch the next line of the rows' operand while tiles read one.
+
+        Adjacent lines of an image are far apart in memory for each channel.
         """
         plan, rows = self.plan, self.operands.rows
         nest = plan.nest(self.reduce)
@@ -249,8 +270,8 @@ class _Windows(Copies):
             plan.do("prefetch", self.reduce, rows.arg, distance(element.src[0], blocked[0]))
 
     def _fit_together(self, tile: Tile) -> bool:
-        """Whether a panel of the lanes' operand fits the cache with all that lies between its
-        columns in memory.
+        """True if a panel of the operand along the lanes fits the cache, with all elements between
+        its columns.
         """
         operands = self.operands
         between = [r for r in operands.lane_ranges if r is not self.v]
@@ -258,7 +279,7 @@ class _Windows(Copies):
         return column * tile.columns <= self.plan.target.l2_bytes // 2
 
     def _split_images(self, images: list[Expr], batch: int, groups: int) -> list[Expr]:
-        """The loop over groups of images, where they are more than one."""
+        """The loop over groups of images, if there is more than one group."""
         if groups == 1:
             return []
         image = images[batch]
@@ -267,7 +288,7 @@ class _Windows(Copies):
         return [outside]
 
     def _phases(self, m: Expr) -> list[Expr]:
-        """A range between whose results those along the rows' axis are: one line of both."""
+        """The ranges whose results lie between those along the rows' axis: both make one line."""
         (index,) = {c.store.index for c in self.plan.nest(self.name).computes if c.store}
         return [
             r
@@ -276,8 +297,10 @@ class _Windows(Copies):
         ]
 
     def _block(self, m: Expr, lines: Expr | None, share: float) -> tuple[Expr | None, int]:
-        """Another axis of the window, and how much of it to take at a time: so that a block of rows
-        fits a share of the second cache, and there are enough of them for all threads.
+        """Another axis of the window, and the size of its blocks.
+
+        A block of rows fits a share of the second cache, and there are enough blocks for all
+        threads.
         """
         operands, target = self.operands, self.plan.target
         others = [w[0] for w in self.windows if len(w) > 1 and w[0] is not m]
@@ -293,27 +316,29 @@ class _Windows(Copies):
         most = max(1, int(target.l2_bytes * share) // line)
         images = prod(r.size.arg for r in (*operands.shared, *operands.row_ranges))
         images //= m.size.arg * size
-        least = -(-CHUNKS * target.max_threads // images)
+        least = -(-CHUNKS_PER_THREAD * target.max_threads // images)
         blocks = max(-(-size // most), min(least, size // 4), 1)
         even = next((n for n in range(blocks, 2 * blocks) if size % n == 0), blocks)
         return blocked, -(-size // even)
 
     def _narrow_enough(self, tile: Tile, phases: Sequence[Expr]) -> Tile:
-        """With fewer vectors where a panel of the lanes' operand would take too much scratch."""
+        """The tile with fewer vectors, if a panel of the operand along the lanes would need too
+        much scratch.
+        """
         operands = self.operands
         inside = [*operands.terms, *phases]
         column = self.copied_bytes(operands.lanes, inside)
-        while tile.vectors > 1 and column * tile.columns > MOST_SCRATCH // 2:
+        while tile.vectors > 1 and column * tile.columns > MAX_SCRATCH_BYTES // 2:
             tile = Tile(tile.rows, tile.vectors // 2, tile.lanes)
         return tile
 
     def _panels_together(
         self, tile: Tile, places: int, images: Sequence[Expr], batch: int, apart: Sequence[Expr]
     ) -> tuple[int | None, int]:
-        """How many panels of lanes are copied at a time where they are the outermost loop, and for
-        how many groups of images; None where blocks of rows are the outermost.
+        """The number of panels that are copied at a time, and the number of groups of images.
 
-        What is inside is copied again for each of what is outside: the smaller copies go inside.
+        The first is None if blocks of rows are the outermost loop, not panels. An operand that is
+        inside is copied again for each iteration outside: the smaller copies go inside.
         """
         operands, target = self.operands, self.plan.target
         shared, blocks = _count(images[:batch]), _count(images[batch:])
@@ -326,7 +351,7 @@ class _Windows(Copies):
         while most > 1 and -(-total // most) * phases < enough:
             most -= 1
         outside = -(-total // most) * phases
-        if outside < CHUNKS * target.max_threads:
+        if outside < CHUNKS_PER_THREAD * target.max_threads:
             outside = -(-outside // target.max_threads) * target.max_threads  # a share for each
         together = -(-total * phases // outside)
         outside = -(-total // together) * phases
@@ -334,19 +359,19 @@ class _Windows(Copies):
             return (together if outside * row_bytes < blocks * lane_bytes else None), 1
         groups = -(-enough // (outside * shared))
         most_groups = images[batch].size.max
-        if places >= LEAST_PRODUCTS * tile.lanes or groups > most_groups:
+        if places >= MIN_PRODUCTS * tile.lanes or groups > most_groups:
             return (
                 None,
                 1,
-            )  # a copy of the filters takes little of the time, or there are few images
+            )  # a copy of the filters takes little time here, or there are few images
         more, fewer = (outside - 1) * row_bytes, (blocks - groups) * lane_bytes
-        return (together if WORTH_GROUPS * more < fewer else None), groups
+        return (together if MIN_GROUP_SAVING * more < fewer else None), groups
 
     def _packed_order(self) -> list[Expr]:
-        """The terms in the order of a panel of the lanes' operand.
+        """The terms in the order of a panel of the operand along the lanes.
 
-        Terms that follow one another in memory stay as they are: a copy turns squares of them, and
-        they fill these. Other terms are in the order in which they are summed up.
+        Terms that are adjacent in memory stay adjacent: a copy transposes squares of them. Other
+        terms are in the order in which they are summed up.
         """
         index = self.operands.lanes.src[0]
         return sorted(self.operands.terms, key=lambda r: -distance(index, r))
@@ -354,7 +379,7 @@ class _Windows(Copies):
     def _tile(
         self, depth: int, m: Expr, phases: Sequence[Expr], panel: Expr, tile: Tile
     ) -> list[Expr]:
-        """A line of sums at a time, tile by tile; the terms in the order of the copies."""
+        """Compute a line of sums at a time, tile by tile; the terms that are not taps."""
         plan = self.plan
         taps = {tap for window in self.windows for tap in window[1:]}
         terms = self.operands.terms
@@ -371,7 +396,7 @@ class _Windows(Copies):
 
 
 class _LongSum(Copies):
-    """Terms that are neighbours in both operands."""
+    """The schedule for terms that are neighbours in both operands."""
 
     def apply(self) -> None:
         plan, operands, v = self.plan, self.operands, self.v
@@ -399,8 +424,8 @@ class _LongSum(Copies):
     def _split_results(
         self, rows: Sequence[Expr], tile: Tile, together: int
     ) -> tuple[list[Expr], list[Expr], Expr]:
-        """The loops over panels and blocks of rows, those over the rows of one, and that over the
-        columns of a panel.
+        """The loops over panels and blocks of rows, the loops over the rows of a block, and the
+        loop over the columns of a panel.
         """
         plan, operands, v = self.plan, self.operands, self.v
         panels, panel = plan.split(self.name, v, together * tile.columns, "mask")
@@ -417,8 +442,8 @@ class _LongSum(Copies):
     def _tile_sums(
         self, taps: Sequence[Expr], rows: Sequence[Expr], panel: Expr, tile: Tile, together: int
     ) -> tuple[int, Expr]:
-        """Splits the sums into tiles; in how many loops over blocks of terms these are, and the
-        last loop over terms.
+        """Split the sums into tiles; the number of loops over blocks of terms, and the last loop
+        over terms.
         """
         plan = self.plan
         blocks, terms = self._split_terms(panel.size.max)
@@ -437,7 +462,7 @@ class _LongSum(Copies):
         return len(blocks), terms[-1]
 
     def _fuse_places(self, depth: int) -> None:
-        """Fuse two loops of the way out where they are one in the result."""
+        """Fuse two loops of the final stores if they are one axis of the result."""
         loop = self.plan.nest(self.name).loops[depth]
         fused = fuse(self.plan.kernel, self.name, loop.range.name).by_name[self.name]
         r = fused.loops[depth].range
@@ -449,16 +474,16 @@ class _LongSum(Copies):
         return max(step_of(c.store.index, r) for c in nest.computes if c.store is not None)
 
     def _rows(self) -> list[Expr]:
-        """The axes that are the rows of the tile: one, or all where each is short."""
+        """The axes that are the rows of the tile: one, or all if each is short."""
         operands = self.operands
         single = max(operands.row_ranges, key=lambda r: (len(operands.window(r)) == 1, r.size.arg))
-        if single.size.arg >= LEAST_ROWS:
+        if single.size.arg >= MIN_ROWS:
             return [single]
         total = prod(r.size.arg for r in operands.row_ranges)
-        return list(operands.row_ranges) if total <= MOST_ROWS else [single]
+        return list(operands.row_ranges) if total <= MAX_ROWS else [single]
 
     def _tile(self, rows: Sequence[Expr]) -> Tile:
-        """With fewer vectors where the panels would be too few for the threads."""
+        """The tile, with fewer vectors if panels would be too few for the threads."""
         target, v = self.plan.target, self.v
         count = prod(int(r.size.arg) for r in rows)
         tile = best_tile(target, self.itemsize, count, v.size.arg)
@@ -472,27 +497,30 @@ class _LongSum(Copies):
         return tile
 
     def _panels_together(self, tile: Tile) -> int:
-        """How many panels share a copy of the rows, while there are chunks for all threads; two for
-        each, in case one is held up, unless copies are a large part of the work.
+        """The number of panels that share a copy of the rows, while there are chunks for all
+        threads.
+
+        Each thread has two chunks in case one is delayed, unless copies are a large part of the
+        work.
         """
         total = -(-int(self.v.size.arg) // tile.columns)
         rows = (*self.operands.row_ranges, *self.operands.terms)
         copied = self.copied_bytes(self.operands.rows, rows) // self.operands.rows.dtype.itemsize
         products = prod(int(r.size.arg) for r in rows) * tile.vectors
-        enough = (1 if copied * LEAST_PRODUCTS > products else 2) * self.plan.target.max_threads
+        enough = (1 if copied * MIN_PRODUCTS > products else 2) * self.plan.target.max_threads
         return next(n for n in (4, 2, 1) if n == 1 or (total % n == 0 and total // n >= enough))
 
     def _row_blocks(self, rows: Expr, tile: Tile, outer: Sequence[Expr]) -> int:
-        """How many blocks of rows make enough chunks for all threads."""
+        """The number of blocks of rows that makes enough chunks for all threads."""
         chunks = _count(outer)
         threads = self.plan.target.max_threads
-        if chunks % threads == 0 or chunks >= CHUNKS * threads:
+        if chunks % threads == 0 or chunks >= CHUNKS_PER_THREAD * threads:
             return 1
-        return min(-(-int(rows.size.arg) // tile.rows), -(-CHUNKS * threads // chunks))
+        return min(-(-int(rows.size.arg) // tile.rows), -(-CHUNKS_PER_THREAD * threads // chunks))
 
     def _split_terms(self, columns: int) -> tuple[list[Expr], list[Expr]]:
-        """The loops over blocks of terms, and those inside a block: as much as the cache holds for
-        so many columns.
+        """The loops over blocks of terms, and those inside of a block that fits the cache with
+        `columns` columns.
         """
         limit = self.plan.target.l2_bytes // 2
         terms = sorted(self.operands.terms, key=lambda r: -distance(self.operands.rows.src[0], r))
@@ -514,7 +542,9 @@ class _LongSum(Copies):
         return blocks, rest
 
     def _block_bytes(self, columns: int, terms: Sequence[Expr], first: int | None = None) -> int:
-        """The copies of both operands for some terms; of the first of them for so many values."""
+        """The bytes of both operands' copies for some terms; of the first term only `first` values
+        if given.
+        """
         part = None if first is None else (terms[0], first)
         ranges = (*self.operands.row_ranges, *terms)
         rows = self.copied_bytes(self.operands.rows, ranges, part)

@@ -1,9 +1,9 @@
-"""Chains of contractions: the result of one stays in the cache until the next one has used it.
+"""Schedules of chains of contractions: the result of one stays in the cache until the next uses it.
 
-A root nest whose kept blocks hang in its outer loops, such as attention's scores: for a block of
-rows, the first contraction fills a block of scratch memory; maxima, powers and sums go over it in
-place; the last contraction reads it. The rows become lanes, so that what is reduced along the other
-axis of a block needs no step across lanes, and the last contraction finds the rows of its tile side
+An example is attention. Its root nest has kept blocks in its outer loops, such as the scores. For a
+block of rows, the first contraction fills a block of scratch memory; maxima, powers and sums go
+over it in place; the last contraction reads it. The rows become lanes. So reduces along the other
+axis of a block need no step across lanes, and the last contraction finds the rows of its tile side
 by side.
 """
 
@@ -20,13 +20,17 @@ from ferrule.codegen.tile import best_tile
 from ferrule.expr import Expr
 from ferrule.records import dataclass
 
-VECTORS = 4  # of rows in a block, at most
-BLOCK_VECTORS = 0.5  # of rows take as long as what a block of any size takes
-CHUNKS = 4  # for each thread, at least, where rows are long enough
+# Set between 2026-11-21 and 23; not measured by themselves.
+MAX_ROW_VECTORS = 4
+"""Vectors of rows in a block."""
+BLOCK_OVERHEAD = 0.5
+"""The fixed part of a block's time, in units of the time of one vector of rows."""
+CHUNKS_PER_THREAD = 4
+"""Chunks for each thread, at least, if rows are long enough."""
 
 
 def has_blocks(plan: Plan, name: str) -> bool:
-    """Whether blocks hang in a root nest."""
+    """True if kept blocks hang in a root nest."""
     return any(_is_block(plan, n) for n in plan.below(name))
 
 
@@ -35,7 +39,7 @@ def _is_block(plan: Plan, name: str) -> bool:
 
 
 def schedule_chain(plan: Plan, name: str) -> None:
-    """Schedule a root nest with kept blocks; where they do not fit a chain, its loops stay."""
+    """Schedule a root nest with kept blocks; if they are no chain, its loops stay as they are."""
     done = plan.attempt(_schedule_blocks, name)
     if not done and not any(n.at == (name, 0) for n in plan.kernel.nests):
         plan.attempt(_share_out, name)
@@ -55,7 +59,7 @@ def _share_out(plan: Plan, name: str) -> bool:
 
 
 def operands(nest: Nest) -> list[Expr]:
-    """What a nest reads by index: elements of buffers and of blocks."""
+    """The indexed operands of a nest: elements of buffers and of blocks."""
     values = [c.value for c in nest.computes]
     found = [e for value in values for e in loads(value)]
     return found + [e for e in nest.reads if e.src]
@@ -70,7 +74,7 @@ class _Chain:
     steps: list[str]
     """The nests that hang in the outer loops, in order."""
     sums: list[str]
-    """Those that add up a block's part of a sum in memory."""
+    """The nests that add a block's part of a sum to memory."""
     last: str
     depth: int
     row: Expr
@@ -78,7 +82,7 @@ class _Chain:
 
     @staticmethod
     def of(plan: Plan, name: str) -> _Chain | None:
-        """The chain of a root nest, if it is one."""
+        """The chain of a root nest; None if it is none."""
         root = plan.nest(name)
         *inside, last = _children(plan, name)
         depths = {at[1] for n in inside if (at := plan.nest(n).at)}
@@ -121,8 +125,10 @@ class _Chain:
         plan.share(self.name, self.depth - 1 if self.sums else self.depth)
 
     def _rows(self, size: Expr) -> int:
-        """How many rows of the blocks stay in half of the cache, as whole vectors: of so many, or
-        fewer, as leave the least of the blocks empty, on the average of all sizes there may be.
+        """The number of rows of the blocks, as whole vectors that fit half of the cache.
+
+        Of the sizes that fit it is the one that leaves the least of the blocks empty, on the
+        average of all sizes there may be.
         """
         kept = [c for n in self.steps for c in self.plan.nest(n).computes if c.monoid is None]
         row = max(c.elements * c.value.dtype.itemsize for c in kept)
@@ -130,21 +136,24 @@ class _Chain:
         others = prod(
             loop.range.size.max for loop in self.plan.nest(self.name).loops[: self.depth - 1]
         )
-        vectors = VECTORS
+        vectors = MAX_ROW_VECTORS
         while vectors > 1 and (
             vectors * lanes * row > self.plan.target.l2_bytes // 2
-            or others * -(-size.max // (vectors * lanes)) < CHUNKS * self.plan.target.max_threads
+            or others * -(-size.max // (vectors * lanes))
+            < CHUNKS_PER_THREAD * self.plan.target.max_threads
         ):
             vectors -= 1
-        whole = range(-(-size.min // lanes), -(-size.max // lanes) + 1)  # vectors of all rows
+        whole = range(-(-size.min // lanes), -(-size.max // lanes) + 1)  # numbers of vectors in all
 
         def time(n: int) -> float:
-            return sum(-(-vectors // n) for vectors in whole) * (n + BLOCK_VECTORS)
+            return sum(-(-vectors // n) for vectors in whole) * (n + BLOCK_OVERHEAD)
 
         return lanes * min(range(vectors, 0, -1), key=time)
 
     def _overwrite(self) -> None:
-        """Each block takes the memory of the one that it is made from, where that one is done."""
+        """Let each block take the memory of the block that it is made from, if that is not read
+        again.
+        """
         plan = self.plan
         for n in self.steps:
             for c in plan.nest(n).computes:
@@ -156,7 +165,7 @@ class _Chain:
                     plan.do("overwrite", c.name, old)
 
     def _combine_at_once(self) -> None:
-        """A sum over a block is made in the pass that computes the block."""
+        """Compute a sum over a block in the pass that computes the block."""
         plan = self.plan
         for keeper, reader in pairwise(tuple(self.steps)):
             if takes_from(plan.kernel, plan.nest(reader), plan.nest(keeper)):
@@ -164,7 +173,7 @@ class _Chain:
                 self.steps.remove(keeper)
 
     def _step(self, n: str) -> None:
-        """One pass over a block: its last loop, over the rows, becomes lanes."""
+        """Schedule one pass over a block: its last loop, over the rows, becomes lanes."""
         plan = self.plan
         inner = _children(plan, n)
         if inner:
@@ -176,14 +185,16 @@ class _Chain:
         plan.vectors(n, plan.loops(n)[-1], _lanes(plan, n))
 
     def _add_up(self, n: str) -> None:
-        """What a block adds to a sum in memory: a contraction over the rows of the block."""
+        """Schedule the part that a block adds to a sum in memory: a contraction over the rows of
+        the block.
+        """
         plan = self.plan
         *along, m, v, k = [loop.range for loop in plan.nest(n).loops]
         plan.do("accumulate", n, k)
         plan.limit(n, _tile(plan, n, _children(plan, n), v, m, along, "mask"))
 
     def _pack(self, n: str, at: str, lane: Expr) -> None:
-        """A copy of what a contraction loads along the rows of a block: rows are its last axis."""
+        """Copy the loads of a contraction along the rows of a block, with rows as the last axis."""
         plan = self.plan
         nest = plan.nest(n)
         own = {loop.range for loop in nest.loops} | {lane}
@@ -202,7 +213,7 @@ class _Chain:
         return {loop.range for loop in self.plan.nest(self.name).loops[: self.depth]}
 
     def _finish(self, row: Expr) -> None:
-        """The tile of the last contraction: rows of the block, lanes along the other loops."""
+        """Tile the last contraction: rows of the block, lanes along the other loops."""
         plan = self.plan
         loops = plan.loops(self.name)
         *others, v = [r for r in loops[self.depth :] if r is not row]
@@ -220,7 +231,7 @@ def _lanes(plan: Plan, name: str) -> int:
 
 
 def _is_used_again(nest: Nest, r: Expr) -> bool:
-    """Whether some operand of a contraction serves all iterations of a loop."""
+    """True if some operand of a contraction is the same for all iterations of a loop."""
     return any(r not in e.ranges for e in operands(nest))
 
 
@@ -233,8 +244,9 @@ def _tile(
     outer: Sequence[Expr],
     tail: str = "clamp",
 ) -> Expr:
-    """A register tile for the reduces in a nest, one after the other: rows `m`, lanes `v`; the loop
-    over tiles of rows.
+    """Give the reduces in a nest one register tile, one after the other: rows `m`, lanes `v`.
+
+    Returns the loop over tiles of rows.
     """
     itemsize = max(plan.nest(n).computes[0].value.dtype.itemsize for n in reduces)
     tile = best_tile(plan.target, itemsize, m.size.max, v.size.max)
@@ -258,7 +270,9 @@ def _tile(
 
 
 def _transposed(plan: Plan, name: str, lanes: int) -> None:
-    """Fill a copy by squares, where what is read is contiguous along another axis than its last."""
+    """Fill a copy by squares if the source is contiguous along another axis than the
+    copy's last.
+    """
     *axes, lane = [loop.range for loop in plan.nest(name).loops]
     e = loads(plan.nest(name).computes[0].value)[0]
     along = next((r for r in axes if step_of(e.src[0], r) == 1), None)

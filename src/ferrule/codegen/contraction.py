@@ -1,7 +1,7 @@
-"""Contractions: reduces whose operands are used again for many results, such as a matrix product.
+"""Contractions: reduces whose operands are reused for many results, such as a matrix product.
 
-They get a register tile of rows x vectors, packed panels of what is loaded along the lanes, and
-blocks that fit the caches.
+They get a register tile of rows x vectors, packed panels of the operand along the lanes, and blocks
+that fit the caches.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from ferrule.codegen.plan import (
 from ferrule.codegen.taps import schedule_taps
 from ferrule.codegen.tensorize import tensorize_contraction
 from ferrule.codegen.tile import (
-    BESIDE_FAR_ROWS,
+    FAR_ROWS_VECTOR_CYCLES,
     SCATTER_CYCLES,
     VECTOR_CYCLES,
     Tile,
@@ -38,23 +38,40 @@ from ferrule.codegen.tile import (
 from ferrule.expr import TRUE, Expr
 from ferrule.records import dataclass
 
-MOST_COPIED = 2 << 20  # bytes of such a block: the larger, the less often panels are packed
-MANY_COLUMNS = 512  # for which it matters how often the rows are read
-MOST_PAGES = 64  # that can be read in turns without misses of the address cache
-MOST_ROWS = 512  # of a column of accumulators that live in memory between blocks of k
-CONFLICT_CYCLES = 12.0  # where these places are more lines than a set of the first cache holds
-STRIDED_CYCLES = 0.5  # to copy one element from where its neighbours are far apart
-TURNED = 1.05  # the time of a tile whose lanes are far apart in memory
-COPY_CYCLES = 1.0  # to copy one element of a panel, which comes from the third cache
-HELD_UP = 0.5  # of a block: what a thread may be late by at the end, if shares are equal
-UNEVEN = 0.1  # the same for one that has a block more than another, which takes over what is left
-NEARLY = 1.005  # times as long as the best, which counts as equal
-LEAST_TILES = 8  # in a block of rows, where there are several
-MASK_CYCLES = 3.0  # to load one element under a condition, inside a tile
+# Tuning constants. They were set with the changes of 2026-11-21 and 22, on the processors of
+# docs/performance.md; what was measured then are whole kernels, not each number by itself.
+MAX_COPIED_BYTES = 2 << 20
+"""Bytes of a copied block of far rows. Larger blocks mean that panels are packed less often."""
+FAR_ROWS_MIN_COLUMNS = 512
+"""Columns from which it matters that rows are read again for each panel."""
+MAX_PAGES = 64
+"""Pages that are read in turns without misses in the address cache (TLB)."""
+MAX_BLOCK_ROWS = 512
+"""Rows of accumulators that stay in memory between two blocks of k."""
+CONFLICT_CYCLES = 12.0
+"""Cycles to store an element if the tile's columns need more lines of one cache set than it has."""
+STRIDED_CYCLES = 0.5
+"""Cycles to copy an element that is not next to its neighbours of the copy."""
+STRIDED_LANES_FACTOR = 1.05
+"""The time of a tile whose lanes are far apart in memory, relative to one with near lanes."""
+COPY_CYCLES = 1.0
+"""Cycles to copy an element of a panel, which comes from the third cache."""
+IMBALANCE = 0.5
+"""Blocks; the expected delay of the slowest of equally loaded threads."""
+UNEVEN_IMBALANCE = 0.1
+"""Blocks; the same if some threads have a block more than others, which take over the rest."""
+EQUAL_TIME_RATIO = 1.005
+"""Times as long as the best choice that still counts as equal."""
+MIN_TILES = 8
+"""Tiles in a block of rows, if there are several blocks."""
+MASK_CYCLES = 3.0
+"""Cycles to load one element under a condition, inside of a tile."""
 
 
 def is_contraction(root: Nest, nest: Nest) -> bool:
-    """Whether loads of a reduce are used again: each misses a loop that another one has."""
+    """True if a reduce has two loads or more, and some load is reused: it misses a loop of the
+    results.
+    """
     if nest.at != (root.name, len(root.loops)) or len(nest.computes) != 1:
         return False
     found = loads(nest.computes[0].value)
@@ -94,13 +111,13 @@ def schedule_contraction(plan: Plan, name: str, n: str) -> bool:
 
 
 def _vector_cycles(plan: Plan, nest: Nest, rows: int, columns: int) -> float:
-    """What a tile's vectors cost beside its rows.
+    """The extra cycles of each vector that a tile loads.
 
     Rows that do not stay in the second cache are read again for each panel of columns.
     """
     size = rows * _terms(nest) * nest.computes[0].value.dtype.itemsize
-    far = size > plan.target.l2_bytes // 2 and columns >= MANY_COLUMNS
-    return BESIDE_FAR_ROWS if far else VECTOR_CYCLES
+    far = size > plan.target.l2_bytes // 2 and columns >= FAR_ROWS_MIN_COLUMNS
+    return FAR_ROWS_VECTOR_CYCLES if far else VECTOR_CYCLES
 
 
 def _terms(nest: Nest) -> int:
@@ -117,7 +134,7 @@ def _contraction_cost(
     cost /= rows * v.size.max
     found = loads(nest.computes[0].value)
     if any(v in e.ranges and step_of(e.src[0], v) != 1 for e in found):
-        cost *= TURNED
+        cost *= STRIDED_LANES_FACTOR
     cost += sum(_store_cycles(plan, c, v, tile) for c in root.computes if c.store is not None) / k
     for e in found:
         if v not in e.ranges:
@@ -135,13 +152,13 @@ def _store_cycles(plan: Plan, c: Compute, v: Expr, tile: Tile) -> float:
     step = step_of(c.store.index, v)
     if step == 1:
         return 0.1
-    # So many of the tile's columns fall into the same set of the first cache.
+    # The number of the tile's columns that fall into one set of the first cache.
     together = tile.columns * gcd(step * c.value.dtype.itemsize, PAGE_BYTES) // PAGE_BYTES
     return SCATTER_CYCLES if together <= plan.l1_ways else CONFLICT_CYCLES
 
 
 def _row_axis(root: Nest, found: Sequence[Expr], v: Expr) -> Expr | None:
-    """The axis of the tile's rows: what is loaded along the lanes does not vary with it."""
+    """The axis of the tile's rows, the longest one with which no load along the lanes varies."""
     vectors = [e for e in found if v in e.ranges]
     fit = [
         loop.range
@@ -183,8 +200,10 @@ class _Contraction:
         self.plan.share(self.name, panel if len(first) == len(batch) else len(first))
 
     def _fetch_next_panel(self) -> None:
-        """While a tile reads its lanes' operand where it is, the columns of the next panel come
-        into the cache: each step of k is at another place, where no processor looks ahead.
+        """Prefetch the columns of the next panel if a tile reads the operand along the lanes in
+        place.
+
+        Each step of k is at another place there, where no processor prefetches by itself.
         """
         plan = self.plan
         nest = plan.nest(self.reduce)
@@ -201,7 +220,7 @@ class _Contraction:
         return k * self.tile.columns * self.plan.nest(self.reduce).computes[0].value.dtype.itemsize
 
     def _exceeds_cache(self) -> bool:
-        """Whether a panel takes more than half of the second cache, and can be cut along k."""
+        """True if a panel exceeds half of the second cache and can be cut along k."""
         nest = self.plan.nest(self.reduce)
         k = nest.loops[-1].range
         if len(nest.loops) != 1 or not k.size.is_const:
@@ -209,9 +228,10 @@ class _Contraction:
         return self._panel_bytes(k.size.arg) > self.plan.target.l2_bytes // 2
 
     def _block_reduce(self, panel: int, row_outer: Expr, tile_loops: Sequence[Expr]) -> bool:
-        """Where a panel is too large for the cache: blocks of k outside of the rows.
+        """Put blocks of k outside of the rows if a panel is too large for the cache; False if it is
+        not.
 
-        The accumulators of all rows of a block then live in scratch memory between two blocks of k.
+        The accumulators of all rows of a block then stay in scratch memory between two blocks of k.
         """
         plan = self.plan
         if not self._exceeds_cache():
@@ -226,16 +246,17 @@ class _Contraction:
         return True
 
     def _split_lanes(self) -> tuple[list[Expr], list[Expr]]:
-        """The loops over vectors and lanes, and the loop over panels of columns."""
+        """The loops over the vectors and lanes of a panel, and the loop over panels of columns."""
         panels, panel = self.plan.split(self.name, self.v, self.tile.columns, "mask")
         return list(self.plan.vectors(self.name, panel, self.tile.lanes)), [panels]
 
     def _split_rows(
         self, v_outer: list[Expr], first: Sequence[Expr]
     ) -> tuple[list[Expr], list[Expr]]:
-        """The loop over the rows of a tile.
+        """The loop over the rows of a tile, and the loop over tiles; both lists are empty without
+        rows.
 
-        Its outer loop, in blocks where threads need more chunks.
+        The loop over tiles is cut into blocks if threads need more chunks.
         """
         if self.m is None:
             return [], []
@@ -251,7 +272,9 @@ class _Contraction:
         return [row], [tiles]
 
     def _leave_out_tiles(self, tiles: Expr) -> None:
-        """Of a size that is not known the last block may have few tiles, or none."""
+        """Let a block of rows end early: the last one of a symbolic size may have few tiles, or
+        none.
+        """
         if self.m is None or self.m.size.is_const:
             return
         if self.plan.loop(self.name, tiles).lineage[-1] is not self.m:  # tiles are in blocks
@@ -260,7 +283,8 @@ class _Contraction:
     def _copy_far_rows(self, batch: Sequence[Expr]) -> list[Expr]:
         """Copy blocks of an operand whose rows are neighbours but whose steps of k are pages apart.
 
-        Each step of k would otherwise touch another page, and often the same cache set.
+        Each step of k would otherwise touch another page, and often the same cache set. The loop
+        over these blocks is returned, if there is one.
         """
         plan = self.plan
         nest = plan.nest(self.reduce)
@@ -281,7 +305,7 @@ class _Contraction:
         if len(far) != 1 or k.size.arg < 64 or self.m.size.arg < 8 * self.tile.rows:
             return []
         rows = self.tile.rows
-        limit = min(plan.target.l2_bytes * 9 // 5, MOST_COPIED)
+        limit = min(plan.target.l2_bytes * 9 // 5, MAX_COPIED_BYTES)
         most = max(1, limit // (k.size.arg * far[0].dtype.itemsize * rows))
         threads = plan.target.max_threads
         blocks = -(-self.m.size.arg // (rows * most))
@@ -299,15 +323,15 @@ class _Contraction:
         return [outside]
 
     def _row_blocks(self, outer: Sequence[Expr], batch: Sequence[Expr]) -> int:
-        """How many blocks of rows are done the soonest, or nearly so: the fewest of these.
+        """The number of blocks of rows with about the least time; the fewest of equally good ones.
 
-        Each copies its panel anew, the last tiles of a block may be done twice, and a thread may
-        have one block more than another, or be held up.
+        Each block copies its panel anew, the last tiles of a block may be done twice, and a thread
+        may have one block more than another, or be delayed.
         """
         threads = self.plan.target.max_threads
         chunks = outer[0].size.max * prod(r.size.max for r in batch)
         tiles = outer[1].size.max
-        least = -(-tiles * self.tile.rows // MOST_ROWS) if self._exceeds_cache() else 1
+        least = -(-tiles * self.tile.rows // MAX_BLOCK_ROWS) if self._exceeds_cache() else 1
         if threads == 1:
             return least
         rows, columns = self.tile.rows, self.tile.columns
@@ -315,11 +339,13 @@ class _Contraction:
 
         def tiles_of_a_thread(blocks: int) -> float:
             share = chunks * blocks / threads
-            blocks_of_a_thread = max(ceil(share) + UNEVEN, share + HELD_UP)
+            blocks_of_a_thread = max(ceil(share) + UNEVEN_IMBALANCE, share + IMBALANCE)
             return blocks_of_a_thread * (ceil(tiles / blocks) + copy)
 
-        times = [tiles_of_a_thread(n) for n in range(least, max(least, tiles // LEAST_TILES) + 1)]
-        return least + next(n for n, time in enumerate(times) if time <= NEARLY * min(times))
+        times = [tiles_of_a_thread(n) for n in range(least, max(least, tiles // MIN_TILES) + 1)]
+        return least + next(
+            n for n, time in enumerate(times) if time <= EQUAL_TIME_RATIO * min(times)
+        )
 
     def _unroll_reduce(self) -> None:
         """Unroll the innermost loop that is combined over."""
@@ -333,7 +359,7 @@ class _Contraction:
             plan.do("unroll", self.reduce, term)
 
     def _stages(self, at: str, depth: int, panel: int) -> None:
-        """Pack what is loaded along the lanes, where it is used by many tiles of rows."""
+        """Pack the loads along the lanes if many tiles of rows use them."""
         plan = self.plan
         nest = plan.nest(self.reduce)
         root = plan.nest(self.name)
@@ -343,22 +369,23 @@ class _Contraction:
             if not along or along[0] not in e.ranges or tiles < 2:
                 continue
             step = load_step(e, along[0])
-            few = tiles * self.tile.rows <= MOST_ROWS
+            few = tiles * self.tile.rows <= MAX_BLOCK_ROWS
             near = few and (self._is_even(nest, e) or self._fits_first_cache(nest, e))
             if step == 1 and (tiles < 4 or near):
                 continue
             self._pack(nest, e, at, depth)
 
     def _is_even(self, nest: Nest, e: Expr) -> bool:
-        """Whether vectors of an operand lie in whole cache lines, and its steps in one page."""
+        """True if an operand's steps are whole cache lines, and shorter than a page."""
         kept = nest.computes[0].ranges
         steps = [step_of(e.src[0], loop.range) for loop in nest.loops if loop.range not in kept]
         sizes = [step * e.dtype.itemsize for step in steps]
         return all(0 <= size < PAGE_BYTES and size % LINE_BYTES == 0 for size in sizes)
 
     def _fits_first_cache(self, nest: Nest, e: Expr) -> bool:
-        """Whether a panel's vectors lie in whole cache lines, and these and their pages stay in the
-        first caches although they are far apart.
+        """True if a panel stays in the first caches although its vectors are far apart.
+
+        Its vectors are in whole cache lines, and these and their pages fit.
         """
         if len(nest.loops) - len(nest.computes[0].ranges) != 1:
             return False
@@ -367,10 +394,10 @@ class _Contraction:
         width = self.tile.columns * e.dtype.itemsize
         together = k.size.max * max(gcd(step, PAGE_BYTES), width) // PAGE_BYTES
         whole = step % LINE_BYTES == 0
-        return whole and k.size.max <= MOST_PAGES and together <= self.plan.l1_ways * 3 // 4
+        return whole and k.size.max <= MAX_PAGES and together <= self.plan.l1_ways * 3 // 4
 
     def _pack(self, nest: Nest, e: Expr, at: str, depth: int) -> None:
-        """A copy in the order in which the tile reads it: k outermost, lanes innermost."""
+        """Copy a load in the order in which the tile reads it: k outermost, lanes innermost."""
         kept = nest.computes[0].ranges
         opened = {loop.range for loop in nest.loops[:depth]} if at == nest.name else set()
         combined = [loop.range for loop in nest.loops if loop.range not in kept]

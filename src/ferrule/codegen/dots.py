@@ -1,8 +1,8 @@
-"""Long sums of products whose terms are neighbours in both operands: dot products, many at a time.
+"""Inner products: long sums of products whose terms are adjacent in both operands, many at a time.
 
-The gradient of a 1 x 1 convolution's weights, and `a @ b.T` with few rows and columns. Lanes run
-along the terms, so that nothing is copied or turned; each result has a vector of partial sums,
-which is added up at the end. A tile is rows x columns of such vectors.
+Examples are the gradient of a 1 x 1 convolution's weights, and `a @ b.T` with few rows and columns.
+Lanes run along the terms, so that nothing is copied or transposed. Each result has a vector of
+partial sums, which is added up at the end. A tile is rows x columns of such vectors.
 """
 
 from __future__ import annotations
@@ -17,30 +17,40 @@ from ferrule.codegen.window import distance
 from ferrule.expr import TRUE, Expr
 from ferrule.records import dataclass
 
-LEAST_VECTORS = 24  # of neighbours: with fewer, loading and storing partial sums takes too long
-REDUCE_CYCLES = 15.0  # to add up the lanes of one result
-TURN_CYCLES = 0.45  # to turn one element of a block, which is what long sums do otherwise
-PANEL_CYCLES = 0.25  # to turn one of a panel, which is what plain products do
-CUT_CYCLES = 0.012  # more for each product where vectors lie in two cache lines
-MOST_RESULTS = 64  # along each axis of a block
-L1_ROWS = 0.8  # of the first cache, for the rows of a tile: partial sums wait between two blocks
-MOST_ROWS = 8  # of a tile: rows and columns are read from as many places
+# Tuning constants of 2026-11-21 and 23, on the processors of docs/performance.md: the gradient of a
+# 1 x 1 convolution's weights then took two thirds of the time. Not measured one by one.
+MIN_VECTORS = 24
+"""Vectors of adjacent terms; with fewer, loading and storing partial sums takes too long."""
+REDUCE_CYCLES = 15.0
+"""Cycles to add up the lanes of one result."""
+TRANSPOSE_CYCLES = 0.45
+"""Cycles to transpose one element of a block, which long sums do otherwise."""
+PANEL_CYCLES = 0.25
+"""Cycles to transpose one element of a panel, which plain products do."""
+SPLIT_LINE_CYCLES = 0.012
+"""Extra cycles for each product if vectors cross cache lines."""
+MAX_BLOCK_RESULTS = 64
+"""Results along each axis of a block."""
+ROWS_L1_SHARE = 0.8
+"""The share of the first cache for the rows of a tile; the rest is for partial sums."""
+MAX_ROWS = 8
+"""Rows of a tile: each row and column is a separate stream of reads."""
 
 
 @dataclass(frozen=True)
 class _Axes:
-    """What the ranges of a contraction are to the tile."""
+    """The ranges of a contraction by their meaning for the tile."""
 
     rows: Expr
     columns: Expr
     terms: Expr
-    """The neighbours."""
+    """The range whose terms are adjacent in memory."""
     others: tuple[Expr, ...]
     """Further ranges that are summed over."""
 
 
 def schedule_dots(plan: Plan, name: str, reduce: str) -> bool:
-    """Schedule the contraction `reduce` of the root nest `name`; False where it does not suit."""
+    """Schedule the contraction `reduce` of the root nest `name`; False if it does not suit."""
     axes = _axes(plan.nest(name), plan.nest(reduce))
     if axes is None or not _pays(plan, plan.nest(reduce), axes):
         return False
@@ -70,11 +80,14 @@ def _size(r: Expr) -> int:
 
 
 def _pays(plan: Plan, nest: Nest, axes: _Axes) -> bool:
-    """Whether adding up lanes takes less than turning operands: both, or one of a plain product."""
+    """True if adding up lanes takes less time than transposing operands.
+
+    Other schedules transpose both operands, or one in a plain product.
+    """
     rows, columns, terms = _size(axes.rows), _size(axes.columns), _size(axes.terms)
-    if terms < LEAST_VECTORS * _lanes(plan) or min(rows, columns) < 4:
+    if terms < MIN_VECTORS * _lanes(plan) or min(rows, columns) < 4:
         return False
-    both = TURN_CYCLES / rows + TURN_CYCLES / columns
+    both = TRANSPOSE_CYCLES / rows + TRANSPOSE_CYCLES / columns
     turned = both if axes.others else PANEL_CYCLES / max(rows, columns)
     whole = all(
         step_of(e.src[0], r) * e.dtype.itemsize % LINE_BYTES == 0
@@ -82,7 +95,7 @@ def _pays(plan: Plan, nest: Nest, axes: _Axes) -> bool:
         for r in (axes.rows, axes.columns, *axes.others)
     )
     cost = REDUCE_CYCLES / prod(_size(r) for r in (axes.terms, *axes.others))
-    return cost + (0.0 if whole else CUT_CYCLES) < turned
+    return cost + (0.0 if whole else SPLIT_LINE_CYCLES) < turned
 
 
 def _lanes(plan: Plan) -> int:
@@ -108,7 +121,7 @@ class _Dots:
         vectors, lane = plan.split(self.reduce, self.axes.terms, lanes, "peel")
         plan.do("vectorize", self.reduce, lane)
         partial = plan.group(self.reduce, (lane,))
-        rows_at_once = -(-sizes[0] // -(-sizes[0] // MOST_ROWS))
+        rows_at_once = -(-sizes[0] // -(-sizes[0] // MAX_ROWS))
         tile = best_tile(plan.target, itemsize, rows_at_once, sizes[1] * lanes)
         row_tiles, row = self._tile_axis(partial, block_row, tile.rows)
         column_tiles, column = self._tile_axis(partial, block_column, tile.vectors)
@@ -121,11 +134,11 @@ class _Dots:
         plan.share(self.name, len(outer))
 
     def _block(self) -> tuple[int, int]:
-        """The rows and columns of a block: enough blocks for all threads, but few, because each
-        reads its operands on its own.
+        """The rows and columns of a block: enough blocks for all threads, but few, as each block
+        reads its operands anew.
         """
         sizes = [_size(self.axes.rows), _size(self.axes.columns)]
-        counts = [-(-size // MOST_RESULTS) for size in sizes]
+        counts = [-(-size // MAX_BLOCK_RESULTS) for size in sizes]
         while counts[0] * counts[1] < self.plan.target.max_threads:
             longer = 0 if sizes[0] * counts[1] >= sizes[1] * counts[0] else 1
             if sizes[longer] < 8 * counts[longer]:
@@ -135,7 +148,7 @@ class _Dots:
         return rows, columns
 
     def _split_results(self, rows: int, columns: int) -> tuple[list[Expr], Expr, Expr]:
-        """The loops outside of a block, those over its rows and over its columns."""
+        """The loops outside of a block, the loop over its rows and the loop over its columns."""
         plan, axes = self.plan, self.axes
         others = plan.others(self.name, (axes.rows, axes.columns))
         row_blocks, row = plan.split(self.name, axes.rows, rows, "clamp")
@@ -146,8 +159,8 @@ class _Dots:
         return outer, row, column
 
     def _tile_axis(self, partial: str, r: Expr, copies: int) -> tuple[list[Expr], Expr]:
-        """The loop over tiles, if there is one, and the copies inside a tile: of what a loop over a
-        block of results is in the reduce.
+        """The loop over tiles, if there is one, and the copies inside a tile, along one axis of a
+        block.
         """
         plan, own = self.plan, self.plan.copy_of(r, partial)
         if own.size.arg <= copies:
@@ -160,13 +173,13 @@ class _Dots:
     def _split_terms(
         self, nest: str, steps: Expr, tile: Tile, columns: int
     ) -> tuple[list[Expr], Expr]:
-        """Blocks of neighbours: the rows of a tile stay in the first cache, all columns in the
+        """Blocks of terms: the rows of a tile stay in the first cache, all columns in the
         second.
         """
         plan, target = self.plan, self.plan.target
         vectors = -(-_size(self.axes.terms) // _lanes(plan))
         most = min(
-            int(target.l1_bytes * L1_ROWS) // (tile.rows * target.vector_bytes),
+            int(target.l1_bytes * ROWS_L1_SHARE) // (tile.rows * target.vector_bytes),
             target.l2_bytes // 2 // (columns * target.vector_bytes),
         )
         if vectors <= most:
@@ -177,8 +190,9 @@ class _Dots:
         return [blocks], steps
 
     def _fetch_columns(self, nest: str, blocks: Sequence[Expr]) -> None:
-        """While a block of terms is multiplied, the next one of the columns comes into the cache: a
-        block is a few lines of each, too few for the processor to look ahead.
+        """Prefetch the next block of the columns' terms while one is multiplied.
+
+        A block is a few lines of each column, too few for the processor to prefetch by itself.
         """
         plan = self.plan
         for e in loads(plan.nest(nest).computes[0].value):

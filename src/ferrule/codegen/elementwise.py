@@ -1,4 +1,4 @@
-"""Element-wise ops on scalars: the rule of each in its dtype, and what computes wider."""
+"""Element-wise ops on scalars: the rule of each in its dtype, and the dtypes that compute wider."""
 
 from __future__ import annotations
 
@@ -12,11 +12,13 @@ from ferrule.ops import BinaryOps, Op, TernaryOps, UnaryOps, cast_arg
 
 NARROW = (dtypes.float16, dtypes.bfloat16, dtypes.float8_e4m3, dtypes.float8_e5m2)
 LoweringRule: TypeAlias = Callable[..., Expr]
-"""From the operands, all in a dtype to compute in, to the result."""
+"""A rule from the operands, all in the dtype to compute in, to the result."""
 
 
 def elementwise(op: Any, operands: list[Expr], arg: Any) -> Expr:
-    """One element-wise op on values; half precision computes in float32 and rounds at once."""
+    """One element-wise op on values; floats narrower than float32 compute in float32 and round at
+    once.
+    """
     dtype = operands[-1].dtype
     if op is UnaryOps.CAST:
         return _cast(operands[0], arg)
@@ -30,7 +32,7 @@ def elementwise(op: Any, operands: list[Expr], arg: Any) -> Expr:
 def _by(
     floats: ExprOp, *, integers: ExprOp | None = None, bools: ExprOp | None = None
 ) -> LoweringRule:
-    """The rule of an op that is one operation on scalars, perhaps another for some dtypes."""
+    """The rule of an op that is one operation on scalars, perhaps another one for some dtypes."""
 
     def rule(*operands: Expr) -> Expr:
         dtype = operands[-1].dtype

@@ -1,7 +1,7 @@
-"""A program in the making: the bodies of the open loops, and in which of them a UOp belongs.
+"""A program in the making: the bodies of the open loops, and the body that each UOp belongs to.
 
-A UOp goes to the outermost open loop in which its operands are known, so that nothing is computed
-again in an inner loop and no later pass needs to move it. One with an effect stays innermost.
+A UOp goes to the outermost open loop in which its operands are known. So nothing is computed again
+in an inner loop, and no later pass needs to move it. A UOp with an effect stays innermost.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from ferrule.records import dataclass
 
 I32 = dtypes.int32
 I64 = dtypes.int64
-# Which copy of a kept value is meant: its name, and its index along each axis that is copied.
+# The copy of a kept value: its name, and its index along each axis that is unrolled.
 Copy = tuple[str, tuple[int, ...]]
 _EFFECTS = frozenset({UOps.STORE, UOps.PREFETCH, UOps.SET, UOps.GET, UOps.REG})
 
@@ -48,15 +48,15 @@ class Emitter:
 
     @property
     def innermost(self) -> int:
-        """The level of the innermost open loop; 0 is outside of all loops."""
+        """The level of the innermost open loop; level 0 is outside of all loops."""
         return len(self.scopes) - 1
 
     def level(self, u: UOp) -> int:
-        """In how many loops a UOp is."""
+        """The number of loops around a UOp."""
         return self._level.get(u, 0)
 
     def known(self, node: Expr) -> UOp | None:
-        """What stands for an expression in the open loops."""
+        """The UOp of an expression in the open loops, if it is known."""
         for scope in reversed(self.scopes):
             found = scope.values.get(node)
             if found is not None:
@@ -64,18 +64,18 @@ class Emitter:
         return None
 
     def remember(self, node: Expr, u: UOp) -> None:
-        """From now on a UOp stands for an expression, as long as its loop is open."""
+        """Note the UOp of an expression, for as long as its loop is open."""
         self.scopes[self.level(u)].values[node] = u
 
     def forget_loads(self, slot: int) -> None:
-        """What was computed from elements of a buffer is not known any more: they have changed."""
+        """Forget values computed from elements of a buffer that has changed."""
         for scope in self.scopes:
             old = [e for e in scope.values if _loads_from(e, slot)]
             for e in old:
                 del scope.values[e]
 
     def memory_dtype(self, dtype: DType) -> DType:
-        """The dtype of a value in a UOp, where index arithmetic has one that memory has."""
+        """The dtype of a value in a UOp; for index arithmetic the present index dtype."""
         return self.index if dtype is INDEX else dtype
 
     # -- loops -------------------------------------------------------------------------------------
@@ -89,7 +89,7 @@ class Emitter:
         return counter
 
     def open_if(self, condition: UOp) -> None:
-        """Open a part that runs where a condition holds, like a loop of at most one iteration."""
+        """Open a conditional block, like a loop of at most one iteration."""
         self.scopes.append(Scope([UOp(UOps.IF, src=(condition,))]))
 
     def close(self) -> None:
@@ -101,7 +101,9 @@ class Emitter:
 
     @contextmanager
     def apart(self) -> Iterator[None]:
-        """A part of the program whose names mean something else behind it."""
+        """Within the block, names may be bound to other UOps; the bindings from before are restored
+        after it.
+        """
         before = [(dict(s.values), dict(s.kept), dict(s.matrices)) for s in self.scopes]
         yield
         for scope, (values, kept, matrices) in zip(self.scopes, before, strict=True):
@@ -141,7 +143,7 @@ class Emitter:
         return found
 
     def less(self, a: UOp, b: UOp) -> UOp:
-        """Whether one scalar is less than another."""
+        """True in the UOp's value if one scalar is less than another."""
         return self.emit(UOp(UOps.ALU, dtypes.bool, 1, (a, b), ExprOp.CMPLT))
 
     def alu(self, op: ExprOp, *src: UOp) -> UOp:
@@ -171,11 +173,11 @@ class Emitter:
         return self.emit(UOp(UOps.CAST, dtype, u.lanes, (u,)))
 
     def get(self, register: UOp) -> UOp:
-        """What a register holds now."""
+        """The present value of a register."""
         return self.emit(UOp(UOps.GET, register.dtype, register.lanes, (register,)))
 
     def set(self, register: UOp, value: UOp) -> None:
-        """Change what a register holds."""
+        """Store a value in a register."""
         self.emit(UOp(UOps.SET, src=(register, value)))
 
     def shuffle(self, order: tuple[int, ...], *vectors: UOp) -> UOp:
@@ -183,8 +185,10 @@ class Emitter:
         return self.emit(UOp(UOps.SHUFFLE, vectors[0].dtype, len(order), vectors, order))
 
     def gathered(self, vectors: Sequence[UOp], places: Sequence[tuple[int, int]]) -> UOp:
-        """A vector whose lanes are lanes of others: in which of these, and at which place. They
-        have one width; more than two are as wide as what they make.
+        """A vector whose lanes are lanes of others: `places` has the number of the vector and the
+        lane in it.
+
+        All vectors have one width; more than two are as wide as the result.
         """
         width = vectors[0].lanes
         order = tuple(n * width + place if n < 2 else 0 for n, place in places)

@@ -65,14 +65,15 @@ class Lowering:
         self.sums: dict[Expr, Sum] = {}
         """By their terms: the sums that are right only if some slots are finite."""
         self.tails: dict[Expr, Expr] = {}
-        """Conditions that hold wherever a result is stored, and the range that each is about."""
+        """Conditions that hold wherever a result is stored, each with the range that it is about.
+        """
         self.kept: list[tuple[LazyOp, Index]] = []
-        """The KEEPs that were met, each with the index at which it was read."""
+        """The KEEP nodes met so far, each with the index at which it is read."""
         self._own_ranges: dict[LazyOp, tuple[Expr, ...]] = {}
         self._number = itertools.count()
 
     def lower(self, root: LazyOp, idx: Index, valid: Expr = TRUE) -> Expr:
-        """The value of a node at an index; a stack of generators instead of recursion."""
+        """The value of a node at an index, by a stack of generators instead of recursion."""
         stack: list[tuple[Visit, Rule]] = []
         pending: Visit | None = (root, idx, valid)
         result: Expr | None = None
@@ -152,7 +153,9 @@ class Lowering:
         return select(inside, value, const(0, value.dtype))
 
     def _without_tails(self, valid: Expr, idx: Index, axis: int) -> Expr:
-        """What is asked of the index along an axis is left out: UNWINDOW checks it anyway."""
+        """The condition without its bounds on the index along `axis`: UNWINDOW checks these
+        itself.
+        """
         others = {r for a, i in enumerate(idx) if a != axis for r in i.ranges}
         return all_of(
             part
@@ -191,7 +194,7 @@ class Lowering:
         return cast(total, node.dtype)
 
     def _ranges_of(self, node: LazyOp, axes: Sequence[int]) -> tuple[Expr, ...]:
-        """The ranges over `axes` of its source that belong to a REDUCE or a KEEP."""
+        """The ranges that a REDUCE or a KEEP has of its own, over `axes` of its source."""
         ranges = self._own_ranges.get(node)
         if ranges is None:
             number = next(self._number)
@@ -200,10 +203,10 @@ class Lowering:
         return ranges
 
     def _keep(self, node: LazyOp, idx: Index, valid: Expr) -> Rule:
-        """A block of the source, over all of the kept axes, read at `idx`.
+        """A block of the source over all kept axes, read at `idx`.
 
-        The block is the same for every index along these axes, so that it is computed under what
-        the condition says of the others.
+        The block is the same for every index along these axes. So it is computed under the parts of
+        the condition that do not depend on them.
         """
         axes = [a for a in node.arg if not idx[a].is_const]
         ranges = self._ranges_of(node, axes)
@@ -230,10 +233,10 @@ def _index_at(idx: Index, at: Mapping[int, Expr]) -> Index:
 
 
 def _shorter(body: Expr, at: Mapping[int, Expr]) -> dict[int, Every]:
-    """The axes of a sum along which only some terms count, each with these terms.
+    """The axes of a sum along which only some terms are not zero, each with these terms.
 
-    A condition may relate two axes, as that of a diagonal does. Then the index along one follows
-    from the index along the other, and only one of them can be shortened.
+    A condition may relate two axes, as that of a diagonal does. The index along one of them then
+    follows from the index along the other, so only one can be shortened.
     """
     found: dict[int, Every] = {}
     for axis, r in at.items():
@@ -246,10 +249,11 @@ def _shorter(body: Expr, at: Mapping[int, Expr]) -> dict[int, Every]:
 
 
 def _to_stay_inside(valid: Expr, idx: Index, shape: Sequence[sint]) -> Expr:
-    """What has to be asked so that an index stays inside the shape: nothing if it always does.
+    """The condition `valid`, or TRUE if the index is inside of the shape without it.
 
-    The condition then says only where a value is used. Left in, it would make another value of
-    it for each of the places, and another loop of a reduce, again and again along a chain of them.
+    A condition that keeps no index inside only says where a value is used. Left in, it would make a
+    separate value, and a separate loop of a reduce, for each use, and multiply them along a chain
+    of ops.
     """
     pairs = zip(idx, shape, strict=True)
     return TRUE if all(within(i, size) is TRUE for i, size in pairs) else valid
@@ -265,7 +269,7 @@ def _monoid_of(node: LazyOp) -> Monoid:
 
 
 def _reduced_axes(node: LazyOp) -> list[int]:
-    """The axes that a REDUCE node combines (those of size 1 need no loop)."""
+    """The axes that a REDUCE node combines; axes of size 1 need no loop."""
     before = node.src[0].shape
     return [
         a for a, (n, m) in enumerate(zip(before, node.shape, strict=True)) if n is not m and n != m

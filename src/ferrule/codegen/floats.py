@@ -1,9 +1,10 @@
-"""What the expansions of functions are built from: short names for operations, and float formats.
+"""Building blocks of the expanded functions: short names for operations, and float formats.
 
-A format has the fits that reach its precision. The coefficients are minimax fits of ours, in
-relative error: an iteratively reweighted least-squares fit (Lawson's method) on a Chebyshev grid in
-240 bits, made anew for the rest each time that the lowest free coefficient was rounded to the type.
-The leading 1 of the exponentials is kept, so that they are exact where the reduced argument is 0.
+A format has the fits that reach its precision. The coefficients are minimax fits of our own, in
+relative error. They come from an iteratively reweighted least-squares fit (Lawson's method) on a
+Chebyshev grid in 240 bits. Each time the lowest free coefficient is rounded to the type, the others
+are fitted anew. The leading 1 of the exponentials is kept, so that they are exact where the reduced
+argument is 0.
 """
 
 from __future__ import annotations
@@ -109,8 +110,9 @@ class Format:
     mantissa_bits: int
     smallest_normal: float
     exponent_offset: int
-    """What makes a power's exponent n countable: n + offset is 0 at the greatest n whose 2**n is
-    exactly zero with a margin, and positive above."""
+    """What is added to a power's exponent n so that it can be counted: n + offset is 0 at the
+    greatest n whose 2**n is exactly zero, with a margin, and positive above.
+    """
     exponent_limit: int
     """2**limit overflows."""
     exp2: tuple[float, ...]
@@ -118,15 +120,15 @@ class Format:
     exp: tuple[float, ...]
     """(e**r - 1) / r for |r| <= log(2)/2."""
     log_of_two: tuple[float, float]
-    """The natural logarithm as the sum of two."""
+    """The natural logarithm of 2 as the sum of two numbers."""
     log2: tuple[float, ...]
     """log2(1 + f) / f - 1 for sqrt(1/2) <= 1 + f <= sqrt(2)."""
     log: tuple[float, ...]
     """(log(1 + f) - f) / f**2 in the same range."""
     log10_of_two: tuple[float, float]
-    """The logarithm of 2 to base 10 as the sum of two."""
+    """The logarithm of 2 to base 10 as the sum of two numbers."""
     log10_of_e: tuple[float, float]
-    """That of e."""
+    """The logarithm of e to base 10 as the sum of two numbers."""
     root_half_bits: int
     """The bits of sqrt(1/2)."""
 

@@ -1,9 +1,9 @@
-"""What each thread of a warp holds of the matrices that the warp multiplies.
+"""Operand fragments: the elements of the matrices that each thread of a warp holds for a product.
 
-Where they are in memory that the block shares, one instruction loads four matrices of 8 rows, and
-each thread says where one row of them is. Such rows are pieces of 16 bytes: 8 elements of 16 bits,
-which may be a row or a column of what is multiplied, or 4 of 32 bits, which are terms of one row or
-column. What is rounded for the product is rounded once, when it is loaded.
+If the matrices are in shared memory, one instruction loads four matrices of 8 rows, and each thread
+gives the address of one row. Such a row is a piece of 16 bytes. It has 8 elements of 16 bits, a row
+or a column of the operand; or 4 of 32 bits, terms of one row or column. An operand that is rounded
+for the product is rounded once, when it is loaded.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from ferrule.expr import Expr, ExprOp, as_expr, const, range_, sint, substitute
 from ferrule.records import dataclass
 
 Place = Callable[[Mapping[Expr, Expr]], Expr]
-"""Where in memory an operand's element is, some of its ranges replaced."""
+"""The place of an operand's element in memory, with some of its ranges replaced."""
 
 
 @final
 @dataclass(frozen=True)
 class Tile:
-    """The ranges of a warp's tile that say which element of an operand a thread has."""
+    """The ranges of a warp's tile that determine which element of an operand a thread has."""
 
     down: Expr
     across: Expr
@@ -37,21 +37,23 @@ class Tile:
     near: Expr
     term: Expr
     copy: Expr
-    """Of two copies side by side, which."""
+    """The number of the copy, of two copies side by side."""
     by: MatrixIntrinsic
 
 
 @final
 @dataclass(frozen=True)
 class Rows:
-    """Where the row is that a thread gives, and whether these are columns of the operand."""
+    """The place of the row that a thread gives, and whether rows are columns of the operand
+    (`turned`).
+    """
 
     place: Expr
     turned: bool
 
 
 def left_rows(place: Place, tile: Tile) -> Rows | None:
-    """For the left operand: upper and lower half, then the same of the later terms."""
+    """The rows of the left operand: upper and lower half, then the same of the later terms."""
     matrix, row = _given(tile)
     half, first = {tile.half: matrix % 2}, matrix // 2 * tile.by.half
     return _rows(
@@ -62,7 +64,7 @@ def left_rows(place: Place, tile: Tile) -> Rows | None:
 
 
 def right_rows(place: Place, tile: Tile) -> Rows | None:
-    """For the right one, twice, side by side: earlier and later terms of each."""
+    """The rows of the right operand of two copies side by side: earlier and later terms of each."""
     matrix, row = _given(tile)
     chosen, first = {tile.copy: matrix // 2}, matrix % 2 * tile.by.half
 
@@ -77,15 +79,17 @@ def right_rows(place: Place, tile: Tile) -> Rows | None:
 
 
 def _given(tile: Tile) -> tuple[Expr, Expr]:
-    """The matrix and the row of it that a thread gives: the lane is `down * 4 + across`."""
+    """The matrix, and the row of it, that a thread gives: the lane is `down * 4 + across`."""
     return tile.down // 2, tile.down % 2 * tile.by.across + tile.across
 
 
 def _rows(
     by: MatrixIntrinsic, along_terms: Callable[[int], Expr], across_them: Callable[[int], Expr]
 ) -> Rows | None:
-    """The one of two forms whose rows are neighbours in memory; None if neither's are. Elements
-    that fill a register by themselves cannot be turned.
+    """The rows along the terms or across them, whichever are adjacent in memory; None if neither
+    is.
+
+    Elements of 32 bits cannot be transposed.
     """
     forms = [(along_terms, False), *([(across_them, True)] if by.packed > 1 else [])]
     for element, turned in forms:
@@ -97,14 +101,16 @@ def _rows(
 
 
 def _is_whole(place: Expr, length: int) -> bool:
-    """Whether a place is a multiple of a row's length."""
+    """True if a place is a multiple of a row's length."""
     terms, first = place.linear()
     return gcd(first, *terms.values()) % length == 0
 
 
 @final
 class Fragments:
-    """Gets operands of products of matrices, as an intrinsic shares them out among threads."""
+    """Emits the operands of products of matrices, as an intrinsic distributes them among
+    threads.
+    """
 
     def __init__(self, values: Values) -> None:
         self.values = values
@@ -113,7 +119,7 @@ class Fragments:
         self._rounded: dict[UOp, UOp] = {}
 
     def operands(self, nest: Nest) -> tuple[UOp, UOp]:
-        """What this thread holds of the operands of a nest's product now."""
+        """The elements that this thread holds of the operands of a nest's product."""
         (c,) = nest.computes
         down, across = [loop.range for loop in nest.loops if loop.kind is Kind.THREAD][-2:]
         half, near, term = (loop.range for loop in nest.loops[-3:])
@@ -128,11 +134,12 @@ class Fragments:
     def in_memory(
         self, nest: Nest, columns: Sequence[Loop]
     ) -> tuple[tuple[UOp, ...], tuple[int | None, int]]:
-        """The operands of a warp group's product: where each is in memory that the block shares, as
-        a pointer and an index; the left one may be what this thread holds of it.
+        """The operands of a warp group's product, and their layouts in shared memory.
 
-        And how they lie there: 0 for rows along the terms; or how far apart groups of a line of
-        rows are, which lie side by side for each term. None for what threads hold.
+        An operand is a pointer and an index; the left one may be the elements that this thread
+        holds. A layout is 0 for rows along the terms. Otherwise rows lie side by side for each
+        term, and it is the distance between groups of a line of rows. It is None for elements that
+        threads hold.
         """
         (c,) = nest.computes
         warp, down, across = [loop.range for loop in nest.loops if loop.kind is Kind.THREAD][-3:]
@@ -149,7 +156,7 @@ class Fragments:
     def _lines(
         self, operand: Expr, own: Set[Expr], term: Expr, rows: Sequence[Loop]
     ) -> tuple[int, tuple[UOp, UOp]]:
-        """How an operand lies, and the place of its first element."""
+        """The layout of an operand, and the place of its first element."""
         kept, place = self._kept(operand, dict.fromkeys(own, const(0)))
         at = self.values.local(kept), self.values.plain(self.values.current(place({})))
         if place({term: const(1)}) - place({}) is const(1):
@@ -159,8 +166,9 @@ class Fragments:
         return distance or BANKS_BYTES // kept.value.dtype.itemsize, at
 
     def _kept(self, operand: Expr, first: Mapping[Expr, Expr]) -> tuple[Compute, Place]:
-        """What an operand is kept as, and where an element is before pieces change places, which
-        is so many steps from the first one.
+        """The kept value of an operand, and the place of an element of it before swizzling.
+
+        An element is given by its steps from the first one.
         """
         c = self.values.kernel.computes[operand.arg]
         plain = replace(c, swizzle=0)
@@ -169,18 +177,21 @@ class Fragments:
         )
 
     def joined(self, parts: Sequence[UOp]) -> UOp:
-        """Vectors one after the other."""
+        """Several vectors as one, one after the other."""
         while len(parts) > 1:
             pairs = zip(parts[::2], parts[1::2], strict=True)
             parts = [self.out.shuffle(tuple(range(2 * a.lanes)), a, b) for a, b in pairs]
         return parts[0]
 
     def _left_matrices(self, left: Expr, tile: Tile) -> UOp | None:
-        """The left operand by one instruction, if rows or columns of it are neighbours."""
+        """The left operand by one instruction, if its rows or columns are adjacent; else None."""
         return self._matrices(self.values.current(left), left_rows, tile)
 
     def _right_matrices(self, right: Expr, left: Expr, tile: Tile) -> UOp | None:
-        """The same of the right one, which is half as large: with that of the copy beside it."""
+        """The right operand by one instruction, if its rows or columns are adjacent; else None.
+
+        It is half as large, so it is loaded with that of the copy beside it.
+        """
         copies = self.values.copies
         own = [r for r in copies if r in right.ranges - left.ranges and r.size.max % 2 == 0]
         if not own:
@@ -211,7 +222,7 @@ class Fragments:
         return self._taken(self.values.matrices(operand, rows.place, rows.turned), tile.by)
 
     def _left_elements(self, left: Expr, tile: Tile) -> UOp:
-        """The left operand, what a register has at a time."""
+        """The left operand, a register at a time."""
         by = tile.by
         parts = []
         for i, h in itertools.product(range(by.terms // by.half), range(by.rows // by.down)):
@@ -219,7 +230,7 @@ class Fragments:
         return self.joined(parts)
 
     def _right_elements(self, right: Expr, tile: Tile) -> UOp:
-        """The right operand, what a register has at a time."""
+        """The right operand, a register at a time."""
         by = tile.by
         column = {tile.across: tile.down // by.near, tile.near: tile.down % by.near}
         return self.joined(
@@ -227,7 +238,7 @@ class Fragments:
         )
 
     def _register(self, operand: Expr, tile: Tile, half: int, place: Mapping[Expr, Expr]) -> UOp:
-        """One of the neighbours along the terms that a thread has, or a vector of two."""
+        """One register of a thread: one element, or a vector of two neighbours along the terms."""
         by = tile.by
         with self.values.along(by.pair):
             own = {**place, tile.term: by.term(tile.across, half)}
@@ -235,7 +246,9 @@ class Fragments:
         return self._taken(self.out.widen(part, by.packed), by)
 
     def _taken(self, part: UOp, by: MatrixIntrinsic) -> UOp:
-        """What the instruction takes of elements: rounded once, however many products use it."""
+        """The elements as the instruction takes them: rounded once, however many products use
+        them.
+        """
         if not by.rounds:
             return part
         if part not in self._rounded:

@@ -1,10 +1,10 @@
-"""Guards: a kernel that is right if some operands are finite, and another where they are not.
+"""Guards: a kernel that is right if some operands are finite, with another one for other operands.
 
-Lowering takes the mask of a border from one factor of a product, as from the filter in the adjoint
-of a convolution (`sums.py`), and says which slots have to be finite for that. A guarded program, or
-each of its chunks, begins with a look at the elements. That is a multiply-add for each of them,
-where the kernel has one for each of its terms. Only where it finds an infinity or NaN does the
-kernel run that was lowered with all conditions.
+Lowering removes the mask of a border from one factor of a product, as from the filter in the
+adjoint of a convolution (`sums.py`), and records which slots have to be finite for that. A guarded
+program, or each of its chunks, first checks the elements. That is a multiply-add for each element,
+where the kernel has one for each term. Only if it finds an infinity or NaN, the kernel with all
+conditions runs instead.
 """
 
 from __future__ import annotations
@@ -44,18 +44,21 @@ from ferrule.ops import BufferOps, LazyOp
 from ferrule.shape.movement import Index
 from ferrule.target import Target
 
-VECTOR = 16  # elements, of which a part has a multiple
-COPIES = (4, 2)  # of a vector that are added to side by side: a multiply-add takes 4 cycles
-# How the native runtime hands out chunks: calls for each thread, and multiply-adds in about 5 us.
-MOST_CALLS = 16
-TERMS_A_CALL = 1 << 18
+VECTOR_ELEMENTS = 16
+"""Elements; the parts that are checked have a multiple of these."""
+UNROLL_FACTORS = (4, 2)
+"""Accumulators side by side: a multiply-add takes 4 cycles."""
+# How the native runtime hands out chunks, estimated on 2026-11-24.
+MAX_CALLS_PER_THREAD = 16
+TERMS_PER_CALL = 1 << 18
+"""Multiply-adds in about 5 us."""
 
 
 def guarded(kernel: Kernel, ast: LazyOp, target: Target, opts: Sequence[Opt]) -> Kernel:
-    """A scheduled kernel with a guard that looks at the elements of some slots.
+    """A scheduled kernel with a guard that checks the elements of some slots.
 
-    For each slot it looks at all elements once a call, or in each chunk at those that the chunk
-    loads, whichever are fewer. Blocks of threads look at nothing: each would have to look at all.
+    For each slot it checks all elements once a call, or in each chunk the elements that the chunk
+    loads, whichever are fewer. Thread blocks check nothing: each would have to check all.
     """
     guard = kernel.guard
     if guard is None or target.block_threads > 1:
@@ -88,8 +91,8 @@ def guarded(kernel: Kernel, ast: LazyOp, target: Target, opts: Sequence[Opt]) ->
 
 
 def _in_chunks(kernel: Kernel, exact: Kernel, opts: Sequence[Opt], target: Target) -> Kernel | None:
-    """A kernel with the chunks of another one, which some opts have made; None if it has not one
-    root that is shared out.
+    """A kernel with the same chunks as another one, made by the opts that split, fuse and reorder
+    its root; None if the other has not exactly one root that is shared out.
     """
     root = kernel.roots[0]
     if len(kernel.roots) > 1 or not root.is_shared_out:
@@ -106,9 +109,10 @@ def _in_chunks(kernel: Kernel, exact: Kernel, opts: Sequence[Opt], target: Targe
 
 
 def _parts(kernel: Kernel, slot: int, nodes: Sequence[LazyOp]) -> list[Expr] | None:
-    """What a chunk of a kernel loads of what LOADs of a slot have, and perhaps some beside it; None
-    if all chunks load the same, or if it is not known which part is whose. Symbolic sizes do not
-    say how far memory goes.
+    """The elements that a chunk loads of a slot, perhaps with some beside them.
+
+    None if all chunks load the same, or if the part of each chunk is not known. Symbolic sizes do
+    not say how far memory goes.
     """
     chunk = kernel.roots[0].loops[0].range
     reached = [node.arg.st.view.reach for node in nodes]
@@ -127,8 +131,10 @@ def _parts(kernel: Kernel, slot: int, nodes: Sequence[LazyOp]) -> list[Expr] | N
 
 
 def _part(index: Expr, chunk: Expr, name: str, ends: tuple[int, int]) -> Expr | None:
-    """Where a load is in memory, for one value of a range and all of the others; with the gaps
-    between neighbours, in whole vectors, and between two ends. None if that is more than they have.
+    """The memory of a load for one value of a range and all values of the others.
+
+    It includes the gaps between neighbours, is whole vectors, and stays between two ends. None if
+    that is more than there is between the ends.
     """
     terms = _terms_of(index, chunk)
     if terms is None:
@@ -142,7 +148,7 @@ def _part(index: Expr, chunk: Expr, name: str, ends: tuple[int, int]) -> Expr | 
             reach += step * (count - 1)
         else:
             others.append((step, count))
-    whole = -(-reach // VECTOR) * VECTOR
+    whole = -(-reach // VECTOR_ELEMENTS) * VECTOR_ELEMENTS
     span += whole - reach
     start, stop = ends
     if span > stop - start:
@@ -153,8 +159,9 @@ def _part(index: Expr, chunk: Expr, name: str, ends: tuple[int, int]) -> Expr | 
 
 
 def _terms_of(index: Expr, chunk: Expr) -> tuple[Expr, list[tuple[int, int]]] | None:
-    """The least value of an index for one value of a range, and the steps by which the other ranges
-    go on from there, each with how many values there are at most.
+    """The least value of an index for one value of a range, and the steps of the other ranges.
+
+    Each step comes with the number of its values at most.
     """
     terms, constant = index.linear()
     base = const(constant)
@@ -171,7 +178,7 @@ def _terms_of(index: Expr, chunk: Expr) -> tuple[Expr, list[tuple[int, int]]] | 
 
 
 def _values_of(atom: Expr, chunk: Expr) -> tuple[Expr, int] | None:
-    """The least value of a term for one value of a range, and how many values it has at most."""
+    """The least value of a term for one value of a range, and the number of its values at most."""
     if atom.ranges <= {chunk}:
         return atom, 1
     if chunk not in atom.ranges:
@@ -189,15 +196,17 @@ def _values_of(atom: Expr, chunk: Expr) -> tuple[Expr, int] | None:
 
 
 def _calls(kernel: Kernel, target: Target) -> int:
-    """About how many calls for some of its chunks a program gets in one run."""
+    """About the number of calls, each for some chunks, that a program gets in one run."""
     shared = [nest.loops[0] for nest in kernel.roots if nest.is_shared_out]
     chunks = sum(loop.range.size.max for loop in shared)
-    each = sum(_terms(kernel, nest) for nest in kernel.nests) // target.max_threads // TERMS_A_CALL
-    return max(1, min(chunks, target.max_threads * max(1, min(each, MOST_CALLS))))
+    each = (
+        sum(_terms(kernel, nest) for nest in kernel.nests) // target.max_threads // TERMS_PER_CALL
+    )
+    return max(1, min(chunks, target.max_threads * max(1, min(each, MAX_CALLS_PER_THREAD))))
 
 
 def _terms(kernel: Kernel, nest: Nest) -> int:
-    """How many terms the sums of a nest have."""
+    """The number of terms of a nest's sums."""
     sums = sum(c.monoid is not None for c in nest.computes)
     return sums * prod(loop.range.size.max for _, _, loop in kernel.path(nest))
 
@@ -217,9 +226,9 @@ def _count(elements: Sequence[Expr]) -> int:
 
 
 def _check(kernel: Kernel, elements: Sequence[Expr], around: Loop | None = None) -> Kernel:
-    """A kernel that adds up 0 times each element: that is 0 if all are finite, else NaN.
+    """A kernel that adds up 0 times each element: 0 if all are finite, else NaN.
 
-    It does so for one iteration of the loop around it, if there is one.
+    With `around`, it does so for one iteration of that loop.
     """
     outer = () if around is None else (around,)
     place = ("finite", len(outer))
@@ -241,19 +250,21 @@ def _check(kernel: Kernel, elements: Sequence[Expr], around: Loop | None = None)
 
 
 def _in_order(e: Expr) -> list[Expr]:
-    """The ranges of a load, those last along which it goes through neighbours."""
+    """The ranges of a load, those with the shortest steps last."""
     return sorted(e.ranges, key=lambda r: (-step_of(e.src[0], r), r.rank))
 
 
 def _in_lanes(kernel: Kernel, target: Target) -> Kernel:
-    """Such a kernel with vectors of partial sums: without a tail, where some number has none."""
+    """A check with vectors of partial sums, unrolled by a factor that leaves no tail if there is
+    one.
+    """
     plan = Plan(kernel, target)
     plan.collapse()
     for name in plan.below("finite"):
         r = plan.nest(name).loops[-1].range
         lanes = plan.lanes(plan.nest(name), r.size.max)
         if lanes > 1:
-            copies = next((n for n in COPIES if r.size.max % (n * lanes) == 0), 1)
+            copies = next((n for n in UNROLL_FACTORS if r.size.max % (n * lanes) == 0), 1)
             _, inner = plan.split(name, r, copies * lanes, "peel")
             plan.do("group", name, plan.vectors(name, inner, lanes))
     return plan.kernel

@@ -1,5 +1,5 @@
-"""Instructions that do several multiply-adds in each lane, or in each thread of a warp: what they
-take and what they give.
+"""Instructions that do several multiply-adds in each lane, or in each thread of a warp: their
+operands and results.
 
 `tensorize` (in `primitives/products.py`) puts one into a kernel. Those of lanes are `ExprOp.DOT`:
 with pairs `a` and `b` of a narrow float, packed into one integer each with the element of the
@@ -7,10 +7,10 @@ smaller k in the low half, and a float32 `c`,
 
     dot(a, b, c) = a[0]*b[0] + (a[1]*b[1] + c)
 
-Both steps are fused multiply-adds that round to nearest even, in that order. An operand or a result
-that is subnormal counts as a zero of its sign. The products of bfloat16 are exact in float32, so
-that a sum differs from one with float32 multiply-adds only in the order of its terms, and where
-numbers below 2**-126 matter.
+Both steps are fused multiply-adds that round to nearest even, in that order. A subnormal operand or
+result counts as a zero of its sign. The products of bfloat16 are exact in float32. So a sum differs
+from one with float32 multiply-adds only in the order of its terms, and where numbers below 2**-126
+matter.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from ferrule.target import Target
 
 
 def _has(target: Target, features: frozenset[str]) -> bool:
-    """Whether a target has all of some features, given in LLVM's spelling."""
+    """True if a target has all of some features, given in LLVM's spelling."""
     return {f"+{feature}" for feature in features} <= set(target.features.split(","))
 
 
@@ -36,18 +36,18 @@ class Intrinsic:
 
     name: str
     terms: int
-    """How many neighbours along the summed axis are packed into one value."""
+    """The number of adjacent terms of the summed axis that are packed into one value."""
     lanes: tuple[int, ...]
     """The vector sizes that one instruction can do."""
     source: DType
     packed: DType
-    """The integer that holds `terms` elements; both operands are laid out in these."""
+    """The integer that holds `terms` elements; both operands have this layout."""
     result: DType
     needs: frozenset[str]
     """The features of the target, in LLVM's spelling."""
 
     def is_native(self, target: Target) -> bool:
-        """Whether the target has the instruction."""
+        """True if the target has the instruction."""
         return _has(target, self.needs)
 
 
@@ -71,23 +71,23 @@ INTRINSICS: Final = {
 class TileIntrinsic:
     """`c[m, n] += sum(a[m, k] * b[k, n] for k in range(terms))`, of matrices in tile registers.
 
-    A register has 16 rows of 64 bytes. Of what is multiplied an element is a pair, as
-    `ExprOp.DOT` of the instruction of lanes `pairs` takes it. The products of the first of each
-    pair are added up by themselves, beginning with 0, those of the second too; their sum is added
-    to c. All of these round to nearest even, and subnormals are zeros.
+    A register has 16 rows of 64 bytes. An element of an operand is a pair, in the layout that
+    `ExprOp.DOT` of the lane instruction `pairs` has. The products of the first elements of all
+    pairs are added up by themselves, beginning with 0, and those of the second too; their sum is
+    added to c. All of these round to nearest even, and subnormals are zeros.
     """
 
     name: str
     rows: int
     columns: int
     terms: int
-    """In pairs."""
+    """Terms, counted in pairs."""
     registers: int
     pairs: str
     needs: frozenset[str]
 
     def is_native(self, target: Target) -> bool:
-        """Whether the target has the instruction."""
+        """True if the target has the instruction."""
         return _has(target, self.needs)
 
 
@@ -102,8 +102,8 @@ TILE: Final = TileIntrinsic(
 )
 
 
-COPIES_AHEAD = "+async"  # the feature: copies to shared memory go on while the threads do others
-COPIED_BYTES = (4, 8, 16)  # of such a copy, which needs no register
+COPIES_AHEAD = "+async"  # the feature: asynchronous copies to shared memory
+COPIED_BYTES = (4, 8, 16)  # bytes of one asynchronous copy, which needs no register
 WARP = 32  # threads that multiply matrices together
 
 
@@ -111,16 +111,17 @@ WARP = 32  # threads that multiply matrices together
 class MatrixIntrinsic:
     """`c[m, n] += sum(a[m, k] * b[k, n] for k in range(terms))`, by the 32 threads of a warp.
 
-    Each thread holds a part of each matrix: `left`, `right` and `result` say which element, as
-    (row, column), is the e-th of thread t. The threads are `down` x `across`; a thread has every
-    `down`-th row of the result, and `near` neighbours of each. Of what it multiplies it has
-    `packed` neighbours along the terms in a register of 32 bits.
+    Each thread holds a part of each matrix: `left`, `right` and `result` give the e-th element of
+    thread t, as (row, column). The threads are `down` x `across`; a thread has every `down`-th row
+    of the result, and `near` adjacent elements of each. Of an operand it has `packed` adjacent
+    terms in a register of 32 bits.
 
-    With `warps`, so many together, one below the other, take their operands from shared memory, any
-    number of columns at once; what they add up is there when they have waited for it.
+    With `warps`, so many warps together, one below the other, take their operands from shared
+    memory. The product may have any number of columns, and is complete when the warps have waited
+    for it.
 
-    With `rounds` the operands are rounded first (`ExprOp.TF32`), so that a product is another than
-    that of its elements; only where the target's `allows_tf32` says so.
+    With `rounds` the operands are rounded first (`ExprOp.TF32`), so that the product differs from
+    that of the elements; only if the target's `allows_tf32` permits it.
     """
 
     name: str
@@ -139,17 +140,19 @@ class MatrixIntrinsic:
 
     @property
     def itemsize(self) -> int:
-        """The bytes of an element of what is multiplied."""
+        """The bytes of an element of an operand."""
         return self.sources[0].itemsize
 
     @property
     def half(self) -> int:
-        """The terms that a register of each thread has, of one row or column."""
+        """The terms of one row or column that a register of each thread has."""
         return self.across * self.packed
 
     @property
     def held(self) -> tuple[int, int, int]:
-        """How many elements each thread has of the left matrix, the right one, and the result."""
+        """The number of elements that each thread has of the left matrix, the right one, and the
+        result.
+        """
         sizes = self.rows * self.terms, self.terms * self.columns, self.rows * self.columns
         left, right, result = (size // WARP for size in sizes)
         return left, right, result
@@ -160,30 +163,36 @@ class MatrixIntrinsic:
         return range_("pair", self.packed) if self.packed > 1 else None
 
     def term(self, across: Expr, half: int) -> Expr:
-        """Which terms a thread has in a register of the left matrix or the right one."""
+        """The terms that a thread has in a register of the left matrix or the right one."""
         first = across * self.packed + half * self.half
         return first if self.pair is None else first + self.pair
 
     def left(self, t: Any, e: Any) -> tuple[Any, Any]:
-        """Of two registers the second is of the lower half of the rows."""
+        """The place of thread t's e-th element of the left matrix.
+
+        Of each two registers the second has the lower half of the rows.
+        """
         register = e // self.packed
         return t // 4 + register % 2 * 8, self._term(t, e, register // 2)
 
     def right(self, t: Any, e: Any) -> tuple[Any, Any]:
-        """Registers along the terms, of one column."""
+        """The place of thread t's e-th element of the right matrix: registers along the terms, of
+        one column.
+        """
         return self._term(t, e, e // self.packed), t // 4
 
     def _term(self, t: Any, e: Any, half: Any) -> Any:
         return t % 4 * self.packed + e % self.packed + half * self.half
 
     def result(self, t: Any, e: Any) -> tuple[Any, Any]:
-        """Pairs along a row."""
+        """The place of thread t's e-th element of the result: pairs along a row."""
         return t // 4 + e // 2 * 8, t % 4 * 2 + e % 2
 
     @cached_property
     def is_chained(self) -> bool:
-        """Whether results side by side lie among the threads as a left matrix does, so that what
-        becomes of each can be multiplied where it is.
+        """True if threads hold results side by side as they hold a left matrix.
+
+        Results can then be multiplied where they are.
         """
         _, _, count = self.held
         results = {
@@ -195,7 +204,7 @@ class MatrixIntrinsic:
         return all((t, row, term % self.columns) in results for t, row, term in lefts)
 
     def is_native(self, target: Target) -> bool:
-        """Whether the target has the instruction, and may use it."""
+        """True if the target has the instruction, and may use it."""
         has_it = target.warp == WARP and _has(target, self.needs)
         return has_it and (target.allows_tf32 or not self.rounds)
 
@@ -229,7 +238,7 @@ MMA_TF32: Final = MatrixIntrinsic(
 )
 WGMMA: Final = replace(MMA, name="wgmma", needs=frozenset({"wgmma"}), warps=4)
 """Products of matrices by a warp group: of 64 rows, 8 to 256 columns and 16 terms."""
-WGMMA_COLUMNS = 256
+WGMMA_COLUMNS = 256  # columns of a product by a warp group, at most
 MATRIX_INTRINSICS: Final = {intrinsic.name: intrinsic for intrinsic in (MMA, MMA_TF32)}
 
 
@@ -241,7 +250,7 @@ def matrix_intrinsic(source: DType | None) -> MatrixIntrinsic | None:
 def native_matrix_intrinsic(source: DType, result: DType, target: Target) -> MatrixIntrinsic | None:
     """The target's instruction for sums, in `result`, of products of `source` by a warp.
 
-    This is the one place that asks whether products of float32 may be of rounded operands.
+    Only here is it decided whether products of float32 may be of rounded operands.
     """
     found = matrix_intrinsic(source)
     fits = found is not None and found.result_dtype is result and found.is_native(target)
@@ -249,26 +258,29 @@ def native_matrix_intrinsic(source: DType, result: DType, target: Target) -> Mat
 
 
 def by_warp_groups(by: MatrixIntrinsic, target: Target) -> MatrixIntrinsic | None:
-    """What does the same with several warps, if the target has it."""
+    """The same instruction for several warps, if the target has it."""
     return WGMMA if by.sources == WGMMA.sources and WGMMA.is_native(target) else None
 
 
 def of_matrices(t: Any, e: Any, turned: bool, packed: int = 2) -> tuple[Any, Any, Any]:
-    """Which element thread t of a warp gets as its e-th of four matrices of 8 rows of 16 bytes:
-    (matrix, row, column). Thread 8 * m + i has told where row i of matrix m is. Elements are
-    `packed` to 32 bits.
+    """The element that thread t of a warp gets as its e-th of four matrices, as (matrix, row,
+    column).
 
-    That is what `left` and `right` of an intrinsic say of two or four of them, if the rows run
-    along the terms, or, `turned`, the columns; elements of 32 bits cannot be turned.
+    The matrices have 8 rows of 16 bytes. Thread 8 * m + i has given the address of row i of matrix
+    m. Elements are `packed` to 32 bits. The order is that of `left` and `right` of an intrinsic for
+    two or four matrices, if the rows run along the terms; or, if `turned`, the columns. Elements of
+    32 bits cannot be transposed.
     """
     row, column = t // 4, t % 4 * packed + e % packed
     return e // packed, *((column, row) if turned else (row, column))
 
 
 def of_warp_groups(first: Any, row: Any, term: Any, distance: int) -> Any:
-    """Where an element of 16 bits of a warp group's operand is, which begins at `first`: lines of
-    64 terms for each row; or, with a `distance`, of 64 rows for each term, and the next rows so far
-    apart. The pieces of eight elements in a line have changed places, as `Compute.swizzled` says.
+    """The place of an element of 16 bits in a warp group's operand, which begins at `first`.
+
+    Lines have 64 terms for each row. Or, with a `distance`, they have 64 rows for each term, and
+    the next rows are so far apart. The pieces of eight elements in a line are swizzled as in
+    `Compute.swizzled`.
     """
     further = row // 64 * distance + term * 64 + row % 64 if distance else row * 64 + term
     place = first + further

@@ -1,5 +1,5 @@
-"""The kernel before it is a program: loop nests, what each computes, and where each hangs in
-another.
+"""The kernel before it is a program: loop nests, the values that each computes, and the loop of
+another nest in which each hangs.
 
 A `Kernel` is immutable. Scheduling primitives (`primitives/`) make a new one from an old one;
 nothing in here chooses anything.
@@ -32,11 +32,14 @@ from ferrule.records import dataclass
 
 
 class Kind(Enum):
-    """How a loop is run. TRANSPOSE is the loop around a VECTOR one along which the values are
-    loaded. The iterations of a THREAD loop are done by the threads of a block, one each. MATRIX is
-    a loop over terms that the threads of a warp add up together, by an instruction; or one of three
-    last loops, rows, columns and terms, that an instruction does in tile registers. WARP_GROUP is a
-    loop over terms that four warps add up together.
+    """How a loop is run.
+
+    SERIAL and PARALLEL loops run; the iterations of a PARALLEL one are the chunks that threads
+    share. UNROLL makes copies of the body, VECTOR makes lanes. TRANSPOSE is the loop around a
+    VECTOR one along which values are loaded as vectors. THREAD gives each thread of a block one
+    iteration. MATRIX is a loop over terms that the threads of a warp add up together, by one
+    instruction; or one of the last three loops, rows, columns and terms, that an instruction does
+    in tile registers. WARP_GROUP is a loop over terms that four warps add up together.
     """
 
     SERIAL = auto()
@@ -51,20 +54,21 @@ class Kind(Enum):
 
 BY_WARPS = frozenset({Kind.MATRIX, Kind.WARP_GROUP})
 LANES_OR_COPIES = frozenset({Kind.UNROLL, Kind.VECTOR})
-BANKS_BYTES = 128  # of memory that threads share: what its banks give at a time
-PIECE_BYTES = 16  # the most that a thread takes of it at a time
-COMBINING_BYTES = 8 << 10  # of it, at most, in which threads combine values
+# Shared memory of a thread block, in bytes, as NVIDIA's GPUs have it.
+BANKS_BYTES = 128  # bytes that all banks give in one access: 32 banks of 4 bytes
+PIECE_BYTES = 16  # bytes; the widest access of one thread
+COMBINING_BYTES = 8 << 10  # bytes; the most that threads use to combine values (not measured)
 
 
 @dataclass(frozen=True)
 class Monoid:
-    """How a reduce combines values: an associative operation with an identity."""
+    """The combining operation of a reduce: associative, with an identity."""
 
     name: str
     op: ExprOp
 
     def identity(self, dtype: DType) -> Expr:
-        """The value that changes nothing."""
+        """The identity: combined with it, a value stays as it is."""
         return const(COMBINATIONS[self.name].identity(dtype), dtype)
 
 
@@ -75,8 +79,9 @@ MONOIDS = {
 
 @dataclass(frozen=True)
 class Segment:
-    """The iterations of a loop from the end of the segment before to before `end`, in which some
-    conditions are known to hold, or to fail, whatever goes on inside.
+    """A part of a loop's iterations in which some conditions are known to hold, or to fail.
+
+    It goes from the end of the segment before it up to `end`, exclusive.
     """
 
     end: Expr
@@ -85,16 +90,18 @@ class Segment:
 
 @dataclass(frozen=True)
 class Loop:
-    """One loop over a range. Where `peel` is set, that condition holds in all iterations but the
-    last. With `start` and `end`, only the iterations from the one to before the other are run.
-    With `segments` it is run as one loop after the other, each with what is known there.
-    With `step`, the iterations of a THREAD loop are that digit of the thread's number.
-    With `bits`, only the iterations are run whose bits are set in that value, the lowest first.
-    In those that `bits`, `start` and `end` leave, `only` holds; the others would change nothing.
+    """One loop over a range.
 
-    `lineage` is what the loop was made from, the first range first: a part of a loop that was split
-    has the range of the whole there, a loop that is a copy has that of the other one. It says
-    nothing about what the loop does, so loops that differ in it only are equal.
+    With `peel`, that condition holds in all iterations but the last. With `start` and `end`, only
+    the iterations from `start` up to `end`, exclusive, are run. With `segments`, the loop is run as
+    several loops, one after the other. With `step`, the iterations of a THREAD loop are that digit
+    of the thread's number. With `bits`, only the iterations are run whose bits are set in that
+    value, the lowest first. `only` is a condition that holds in all iterations that `bits`, `start`
+    and `end` leave; the others would change nothing.
+
+    `lineage` has the ranges that the loop was made from, the first one first: a part of a split
+    loop begins with the range of the whole loop, a copy of a loop with the range of the original.
+    It does not change what the loop does, so loops that differ only in it are equal.
     """
 
     range: Expr
@@ -134,7 +141,7 @@ class Loop:
         return (*self.lineage, self.range)
 
     def is_from(self, r: Expr) -> bool:
-        """Whether it is the loop over a range, or a part or a copy of that, or of its parts."""
+        """True if the loop runs over the range `r`, or over a part or a copy of it."""
         return r is self.range or any(r is x for x in self.lineage)
 
 
@@ -150,21 +157,23 @@ class Store:
 
 @dataclass(frozen=True)
 class Compute:
-    """A value for every point of a nest: stored to a buffer, kept under `name`, or combined by a
-    monoid first.
+    """A value for every point of a nest.
 
-    `ranges` are the axes of what is kept, outermost first; a reduce's other loops are those it
-    combines over. With `over` it is kept in the memory of another value, which it replaces.
-    With `padding`, steps along some axes are so many places longer than they need be. With
-    `swizzle`, pieces of 16 bytes change places in their line, by a number that grows by `pieces`
-    for each so many elements.
-    With `stages`, there is so much memory for copies of it, which are made `stages - 1` iterations
-    of the loop that its nest hangs in before they are read.
+    It is stored to a buffer, or kept under `name`; with a `monoid` it is combined first. `ranges`
+    are the axes of the kept value, outermost first. The other loops of a reduce are those that it
+    combines over.
 
-    A reduce that runs `along` a loop, of its own nest or of the one that it hangs in, goes on from
-    one iteration to the next. What it was before this iteration is read as `before`; with `start`,
-    that is what it goes on from. With `by_lanes`, an axis that is lanes, each lane has what the
-    lanes before it have too, and the last one what the next iteration goes on from.
+    - `over`: the kept value whose memory this one takes.
+    - `padding`: for some axes, by how many places each step is longer than it need be.
+    - `swizzle`: elements after which pieces of 16 bytes change places in their line, by a number
+      that grows by `pieces`.
+    - `stages`: copies that memory is reserved for. A copy is made `stages - 1` iterations before it
+      is read, of the loop that its nest hangs in.
+    - `along`: the loop, of its own nest or of the one that it hangs in, from iteration to iteration
+      of which a reduce goes on. Its value before this iteration is read as `before`.
+    - `start`: the value that a reduce goes on from, if that is not `before` itself.
+    - `by_lanes`: an axis of lanes. Each lane has what the lanes before it have too, and the next
+      iteration goes on from the last lane.
     """
 
     name: str
@@ -183,7 +192,7 @@ class Compute:
 
     @property
     def before(self) -> str:
-        """The name of what it was before an iteration of the loop that it runs along."""
+        """The name under which its value before an iteration of `along` is read."""
         return f"{self.name}.before"
 
     @property
@@ -193,19 +202,21 @@ class Compute:
 
     @property
     def elements(self) -> int:
-        """How many values it has room for."""
+        """The number of values that its memory has room for."""
         return self.room(self.ranges)
 
     def place(self, index: Sequence[Expr]) -> Expr:
-        """Where in its scratch memory a value is."""
+        """The index of a value in its scratch memory."""
         steps = zip(index, self.strides(self.ranges), strict=True)
         return self.swizzled(weighted_sum(steps))
 
     def swizzled(self, place: Expr) -> Expr:
-        """Where what would be at a place is, so that columns are in different banks too.
+        """The place of an element after swizzling, so that the rows of a column are in different
+        banks.
 
         The first piece of the second row is where another piece of the first row would be: their
-        numbers in a line differ in the bits of the row's number, as GPUs' own copies have it.
+        numbers in a line differ in the bits of the row's number. The swizzled copies of GPUs use
+        the same order.
         """
         if not self.swizzle:
             return place
@@ -216,7 +227,9 @@ class Compute:
         return place // line * line + turned * piece + place % piece
 
     def strides(self, axes: Sequence[Expr]) -> list[int]:
-        """How far a step along each of some of its axes goes in scratch memory that has these."""
+        """The distance in scratch memory of a step along each of `axes`, if memory has these axes
+        only.
+        """
         extra = dict(self.padding)
         strides = []
         stride = 1
@@ -227,7 +240,7 @@ class Compute:
         return strides[::-1]
 
     def room(self, axes: Sequence[Expr]) -> int:
-        """How many places scratch memory with some of its axes has."""
+        """The number of places of scratch memory that has these axes only."""
         places = self.strides(axes)[0] * axes[0].size.max if axes else 1
         line = BANKS_BYTES // self.value.dtype.itemsize if self.swizzle else 1
         return -(-places // line) * line
@@ -237,8 +250,9 @@ class Compute:
 class Nest:
     """Computes that share loops. `at` is (consumer nest, number of its loops that are open).
 
-    With `ahead`, pairs of a slot and a distance, what comes so many elements after each load from
-    that buffer is brought into the cache meanwhile; 0 stands for what the nest will store there.
+    `ahead` has pairs of a slot and a distance: with each load from that buffer, the element so many
+    places later is fetched into the cache. Distance 0 stands for the places that the nest will
+    store to.
     """
 
     name: str
@@ -249,27 +263,27 @@ class Nest:
 
     @cached_property
     def nodes(self) -> Sequence[Expr]:
-        """Every node of its expressions, operands first."""
+        """All nodes of its expressions, operands first."""
         return toposort(expressions(self))
 
     @cached_property
     def reads(self) -> Sequence[Expr]:
-        """The READs among them."""
+        """The READ nodes of its expressions."""
         return [e for e in self.nodes if e.op is ExprOp.READ]
 
     @property
     def kept(self) -> frozenset[Expr]:
-        """The axes of what its reduces give: the others are combined over."""
+        """The axes of the values of its reduces. The other loops are combined over."""
         return frozenset(r for c in self.computes for r in c.ranges if c.monoid is not None)
 
     @property
     def is_shared_out(self) -> bool:
-        """Whether chunks of its outermost loop run in any order, on any thread."""
+        """True if chunks of its outermost loop run in any order, on any thread."""
         return bool(self.loops) and self.loops[0].kind is Kind.PARALLEL
 
     @property
     def loop_ranges(self) -> list[Expr]:
-        """The ranges of its loops, the outermost first."""
+        """The ranges of its loops, outermost first."""
         return [loop.range for loop in self.loops]
 
 
@@ -277,7 +291,7 @@ class Nest:
 class Kernel:
     """All nests, producers before their consumers; `slots` gives the dtype of every buffer.
 
-    With a `guard`, they are right only if some slots are finite.
+    With a `guard`, the nests are right only if all elements of some slots are finite.
     """
 
     name: str
@@ -293,7 +307,7 @@ class Kernel:
 
     @cached_property
     def computes(self) -> Mapping[str, Compute]:
-        """What READ nodes refer to."""
+        """The computes by the names that READ nodes use."""
         found = [c for nest in self.nests for c in nest.computes]
         return {n: c if n == c.name else replace(c, name=n) for c in found for n in c.names}
 
@@ -308,12 +322,16 @@ class Kernel:
         return {r: loop.lineage[0] for loop in loops if loop.lineage for r in loop.descent}
 
     def origin(self, r: Expr) -> Expr:
-        """The range that a loop's range was before it was split, or computed elsewhere."""
+        """The range of the loop that this range's loop was split or copied from; `r` itself if
+        there is none.
+        """
         return self._origins.get(r, r)
 
     @cached_property
     def memory(self) -> Mapping[str, tuple[str, int]]:
-        """For what is kept: the first of the values in its place, the elements of the largest."""
+        """For each kept value: the first value that is in the same memory, and the number of
+        elements of the largest one there.
+        """
         first: dict[str, str] = {}
         elements: dict[str, int] = {}
         for c in self.computes.values():  # in order: what is replaced comes first
@@ -338,7 +356,7 @@ class Kernel:
 
     @property
     def roots(self) -> list[Nest]:
-        """The nests that hang in no other."""
+        """The nests that hang in no other nest."""
         return [nest for nest in self.nests if nest.at is None]
 
     def children(self, nest: str, depth: int) -> list[Nest]:
@@ -365,12 +383,13 @@ class Kernel:
 
 @dataclass(frozen=True)
 class Guard:
-    """A kernel that does the same as another one, which is right only if some slots are finite, for
-    any elements: `exact`.
+    """The same computation as `exact`, a kernel for any elements, where some slots are known to be
+    finite.
 
-    It is run instead where one of the `checks` finds that they are not: a kernel whose root would
-    store 0 if they are, and 1 if not. One with a loop around its root is for each chunk, and the
-    chunks of both kernels are the same then. Without checks nothing is looked at.
+    `exact` is run where one of the `checks` finds an infinity or NaN. A check is a kernel whose
+    root would store 0 if all elements that it looks at are finite, and 1 if not. A check with a
+    loop around its root is for one chunk; both kernels then have the same chunks. Without checks
+    nothing is looked at.
     """
 
     finite: frozenset[int]
@@ -383,7 +402,7 @@ class KernelError(AssertionError):
 
 
 def expressions(nest: Nest) -> list[Expr]:
-    """Every expression of a nest."""
+    """All expressions of a nest."""
     out: list[Expr] = []
     for c in nest.computes:
         out.append(c.value)
@@ -396,25 +415,31 @@ def expressions(nest: Nest) -> list[Expr]:
 
 
 def reads(exprs: Sequence[Expr]) -> Iterator[Expr]:
-    """The READ nodes below."""
+    """The READ nodes in some expressions."""
     return (e for e in toposort(exprs) if e.op is ExprOp.READ)
 
 
 def scatters(nest: Nest) -> bool:
-    """Whether a value says where a nest stores, so that iterations may store to one place."""
+    """True if a loaded or computed value is part of a store's index, so that iterations may store
+    to one place.
+    """
     stored = [c.store.index for c in nest.computes if c.store is not None]
     return any(e.op in (ExprOp.LOAD, ExprOp.READ) for e in toposort(stored))
 
 
 def stores_to_one_place(nest: Nest) -> bool:
-    """Whether iterations may store to one place: where a value says, or at one index."""
+    """True if two iterations may store to one place: by an index that is loaded, or by one without
+    some loop.
+    """
     ranges = [loop.range for loop in nest.loops]
     stores = [c.store.index for c in nest.computes if c.store is not None]
     return scatters(nest) or any(not index.ranges.issuperset(ranges) for index in stores)
 
 
 def loaded_again(kernel: Kernel) -> frozenset[int]:
-    """The slots from which a nest loads what another one has stored, or an earlier iteration."""
+    """The slots that a nest loads from after another nest, or an earlier iteration, has stored to
+    them.
+    """
     out: set[int] = set()
     for nest in kernel.nests:
         loaded = {e.arg for e in nest.nodes if e.op is ExprOp.LOAD}
@@ -426,9 +451,9 @@ def loaded_again(kernel: Kernel) -> frozenset[int]:
 
 
 def can_overwrite(kernel: Kernel, name: str, old: str) -> bool:
-    """Whether a kept value may take the memory of another.
+    """True if a kept value may take the memory of another.
 
-    Its nest reads the other at the place that it writes, and no later nest reads it.
+    Its nest reads the other value only at the place that it writes, and no later nest reads it.
     """
     new, replaced, owner = (kernel.computes[name], kernel.computes[old], kernel.owner[name])
     if new.monoid is not None or any(c.swizzle or c.stages > 1 for c in (new, replaced)):
@@ -448,9 +473,10 @@ def can_overwrite(kernel: Kernel, name: str, old: str) -> bool:
 
 
 def unclamped(index: Sequence[Expr]) -> list[Expr]:
-    """An index inside of what was there before the last tile was filled up with copies of its end.
+    """An index without the clamps that let the last tile read its last element again.
 
-    What such a copy reads does not matter: nothing reads what it makes.
+    The elements beyond the end are copies that nothing reads, so it does not matter what they are
+    made from.
     """
     clamps = {
         e: e.src[1]
@@ -461,9 +487,10 @@ def unclamped(index: Sequence[Expr]) -> list[Expr]:
 
 
 def why_not_ahead(kernel: Kernel, nest: Nest) -> str:
-    """Why what a nest keeps cannot be made in an earlier iteration of the loop that it hangs in.
+    """The reason why a nest's kept values cannot be made in an earlier iteration of the loop around
+    it.
 
-    Empty where it can: it is made of memory alone, that nothing in the kernel changes.
+    Empty if they can: they are made from buffers alone, and the kernel stores to none of these.
     """
     loop = kernel.loop_around(nest)
     if loop is None:
@@ -535,7 +562,7 @@ def _show_nest(kernel: Kernel, nest: Nest, indent: int) -> Iterator[str]:
 
 
 def _show_computes(nest: Nest) -> Iterator[str]:
-    """What a nest computes; before it, what several places in it use."""
+    """The computes of a nest as text, after the subexpressions that are used several times."""
     roots = expressions(nest)
     shown, parts = texts(roots)
     text = dict(zip(roots, shown, strict=True))

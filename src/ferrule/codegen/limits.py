@@ -1,12 +1,20 @@
-"""Where a loop may start late or end early: the other iterations would change nothing.
+"""Loop bounds: loops that may start late or end early, as the other iterations would change
+nothing.
 
-Five forms are found. A sum's terms have a factor, loaded or read from a block, that is 0 where a
-condition on indices fails. Or they are powers of what is the lowest number there, and in each sum
-is a term for which the condition holds. Or nothing but `where(condition, …, other)`, or a product
-with such a factor, reads what a nest computes. Or such a sum is added to memory. Or a condition
-says what is stored at all, as beyond the end of what was split into chunks. The condition is one on
-a sum of ranges, such as that of a causal mask, or of the taps that a place of a strided window has;
-where it fails for all lanes and copies inside, the iteration is left out.
+Five forms are found:
+
+- A sum's terms have a factor, loaded or read from a block, that is 0 where a condition on indices
+  fails.
+- The terms are powers of the lowest number there, and each sum has a term for which the condition
+  holds.
+- The only reader of a nest's values is `where(condition, …, other)`, or a product with such a
+  factor.
+- Such a sum is added to memory.
+- A condition masks the store, as beyond the end of a range that was split into chunks.
+
+The condition is one on a sum of ranges, such as that of a causal mask, or of the taps that a place
+of a strided window has. An iteration is left out if the condition fails for all lanes and copies
+inside.
 """
 
 from __future__ import annotations
@@ -37,11 +45,13 @@ from ferrule.expr import (
     toposort,
 )
 
-LOWEST = -65504.0  # or less is what stands for no score: the lowest number of some float
+MASKED_SCORE = -65504.0  # a masked score is this or less: the lowest float16
 
 
 def end_of(kernel: Kernel, nest: Nest, depth: int) -> Expr | None:
-    """How many iterations of a loop matter, in the ranges outside of it; None if all may."""
+    """The number of iterations of a loop that matter, in terms of the ranges outside; None if all
+    may.
+    """
     r = nest.loops[depth].range
     found = [_end(step, least, r) for _, (step, least) in _parts(kernel, nest, depth)]
     ends = [end for end in dict.fromkeys(found) if end is not None and end is not r.size]
@@ -50,8 +60,8 @@ def end_of(kernel: Kernel, nest: Nest, depth: int) -> Expr | None:
 
 
 def start_of(kernel: Kernel, nest: Nest, depth: int) -> Expr | None:
-    """The first iteration of a loop that matters, in the ranges outside of it; None if the very
-    first may.
+    """The first iteration of a loop that matters, in terms of the ranges outside; None if it is the
+    first.
     """
     # step * r + least < 0, with step < 0
     parts = [found for _, found in _parts(kernel, nest, depth)]
@@ -64,10 +74,10 @@ def start_of(kernel: Kernel, nest: Nest, depth: int) -> Expr | None:
 
 
 def holds_inside(kernel: Kernel, nest: Nest, depth: int) -> list[Expr]:
-    """Conditions that hold in all iterations of a loop that matter.
+    """The conditions that hold in all iterations of a loop that matter.
 
-    Where one is the mask of a load, the place of the load varies with the loop: none is done before
-    the loop, where the condition may fail.
+    If one is the mask of a load, the load's index varies with the loop. So no such load is moved
+    before the loop, where the condition may fail.
     """
     r = nest.loops[depth].range
     if _added_to(nest.computes[0]) is not None:
@@ -90,9 +100,10 @@ def _masks(element: Expr) -> list[Expr]:
 def _where_it_adds(
     kernel: Kernel, nest: Nest, depth: int, limit: Expr, otherwise: Expr
 ) -> Expr | None:
-    """The limit of a loop: what replaces memory, rather than add to it, does so in all iterations.
+    """The limit of a loop that adds to memory, or `otherwise` where it replaces memory.
 
-    None if inside of the loop it does now the one, now the other.
+    The first addition may replace memory, which must happen in all iterations. None if that changes
+    inside of the loop.
     """
     adds = _added_to(nest.computes[0])
     if adds is None:
@@ -114,8 +125,9 @@ def _opened(kernel: Kernel, nest: Nest, depth: int) -> frozenset[Expr]:
 
 
 def _parts(kernel: Kernel, nest: Nest, depth: int) -> Iterator[tuple[Expr, tuple[int, Expr]]]:
-    """Conditions on a loop's range, each with (step, least): something inside of iteration r counts
-    only if `step * r + least < 0`.
+    """The conditions on a loop's range, each with (step, least).
+
+    Something inside of iteration r matters only if `step * r + least < 0`.
     """
     r = nest.loops[depth].range
     opened = _opened(kernel, nest, depth)
@@ -136,9 +148,9 @@ def _parts(kernel: Kernel, nest: Nest, depth: int) -> Iterator[tuple[Expr, tuple
 
 
 def _conditions_of_powers(kernel: Kernel, nest: Nest, r: Expr) -> Iterator[Expr]:
-    """Conditions without which a sum of powers that runs along a loop has terms as good as 0.
+    """The conditions without which a running sum of powers has only negligible terms.
 
-    Where there were no other terms, these would count: at one end of the sum the condition holds.
+    If there were no other terms, these would count: the condition must hold at one end of the sum.
     """
     (c, *others) = nest.computes
     if others or c.along is not r or c.monoid is None or c.monoid.op is not ExprOp.ADD:
@@ -151,7 +163,7 @@ def _conditions_of_powers(kernel: Kernel, nest: Nest, r: Expr) -> Iterator[Expr]
 
 
 def _idle(kernel: Kernel, value: Expr, monoid: Monoid) -> Iterator[Expr]:
-    """Conditions without which a value changes nothing that runs along a loop."""
+    """The conditions without which a value changes nothing in a running reduce."""
     if monoid.op is ExprOp.ADD:
         yield from _support(kernel, value)
     elif monoid.op is not ExprOp.MAX:
@@ -159,7 +171,7 @@ def _idle(kernel: Kernel, value: Expr, monoid: Monoid) -> Iterator[Expr]:
     match value.op:
         case ExprOp.WHERE:
             condition, inside, otherwise = value.src
-            lowest = otherwise.op is ExprOp.CONST and otherwise.arg <= LOWEST
+            lowest = otherwise.op is ExprOp.CONST and otherwise.arg <= MASKED_SCORE
             if lowest and monoid.op is ExprOp.MAX:
                 yield condition
             if lowest or otherwise.arg == 0:
@@ -179,7 +191,7 @@ def _idle(kernel: Kernel, value: Expr, monoid: Monoid) -> Iterator[Expr]:
 
 
 def _conditions(kernel: Kernel, nest: Nest) -> Iterator[Expr]:
-    """Conditions without which an iteration of a nest adds nothing, or for nothing."""
+    """The conditions without which an iteration of a nest adds nothing, or nothing that is used."""
     if all(c.store is not None and _added_to(c) is None for c in nest.computes):
         yield from _stored_where(kernel, nest)
     if len(nest.computes) != 1:
@@ -211,7 +223,7 @@ def _conditions(kernel: Kernel, nest: Nest) -> Iterator[Expr]:
 
 
 def _stored_where(kernel: Kernel, nest: Nest) -> Iterator[Expr]:
-    """Conditions that all stores of a nest have, where no other nest inside of it stores."""
+    """The conditions that all stores of a nest have, if no nest inside of it stores."""
     first, *others = [conjuncts(c.store.valid) for c in nest.computes if c.store is not None]
     inside = {nest.name}
     for n in reversed(kernel.nests):  # producers come first
@@ -223,7 +235,9 @@ def _stored_where(kernel: Kernel, nest: Nest) -> Iterator[Expr]:
 
 
 def _added_to(c: Compute) -> Expr | None:
-    """The condition under which a compute adds to what is in memory, rather than replace it."""
+    """The condition under which a compute adds to memory instead of replacing it; None if it never
+    does.
+    """
     if c.store is None or c.value.op is not ExprOp.ADD:
         return None
     old = c.value.src[0]
@@ -234,7 +248,7 @@ def _added_to(c: Compute) -> Expr | None:
 
 
 def _support(kernel: Kernel, value: Expr) -> Iterator[Expr]:
-    """Conditions without which a value, a product or a sum is 0: its own, or those of its parts."""
+    """The conditions without which a value is 0: its own, or those of its parts."""
     match value.op:
         case ExprOp.MUL | ExprOp.CAST | ExprOp.TF32:
             for factor in value.src:
@@ -259,15 +273,17 @@ def _reads(e: Expr, c: Compute) -> bool:
 
 
 def _least(part: Expr, r: Expr, opened: frozenset[Expr]) -> tuple[int, Expr] | None:
-    """`a < b` as (step of r, what is added to it at least inside of the loop)."""
+    """`a < b` as (step of r, the least value of the other terms inside of the loop)."""
     found = least_and_most(part, r, opened)
     return None if found is None else found[:2]
 
 
 def least_and_most(part: Expr, r: Expr, opened: frozenset[Expr]) -> tuple[int, Expr, Expr] | None:
-    """`a < b` as `step * r + rest < 0`: (step, the least and the most that the rest is inside of
-    the loop), by the ranges that are open around it; None where it is nothing like that, as where
-    values are compared, or has no bounds, as a quotient by what may be 0 has not.
+    """`a < b` as `step * r + rest < 0`: (step, least and most value of the rest inside of the
+    loop).
+
+    Both are in terms of the ranges that are open around the loop. None if it is no comparison of
+    indices, or the rest has no bounds, as a quotient by a number that may be 0 has not.
     """
     if part.op is not ExprOp.CMPLT or part.src[0].dtype is not INDEX:
         return None

@@ -83,24 +83,26 @@ class Linearizer:
 
     @property
     def blocks(self) -> sint:
-        """How many chunks the kernel has: what EXTENT says, as an expression of the variables."""
+        """The number of chunks (the EXTENT of the program), as an expression of the variables."""
         sizes = [nest.loops[0].range.size for nest in shared_roots(self.scheduled)]
         return as_int(sum(sizes, const(0))) if sizes else 1
 
     @property
     def threads(self) -> int:
-        """How many threads do a chunk together."""
+        """The number of threads that do one chunk together."""
         return Threads(self.scheduled).count
 
     @property
     def shared_bytes(self) -> int:
-        """How much shared memory a launch of the kernel has to ask for, once it is linearized."""
+        """The bytes of shared memory that a launch has to ask for, once the kernel is
+        linearized.
+        """
         return shared_to_ask_for(self.uops, self.target)
 
     @property
     def launch(self) -> Launch | None:
-        """The blocks of threads that run the kernel, once it is linearized; None for a kernel
-        whose chunks are called.
+        """The launch of thread blocks, once the kernel is linearized; None if its chunks are called
+        by a CPU.
         """
         if self.target.block_threads == 1:
             return None
@@ -148,8 +150,9 @@ def linearize(kernel: Kernel, target: Target | None = None) -> list[UOp]:
 
 
 def _guarded(nests: _Nests, guard: Guard, chunks: tuple[UOp, UOp, UOp]) -> None:
-    """A program that looks whether all is finite, and does one of two things: once, or for each of
-    its chunks.
+    """Emit the checks of a guard, then a branch to the kernel or to its exact version.
+
+    The branch is taken once, or for each chunk if the last check has a loop over chunks.
     """
     out = nests.out
     others = _Nests(prepared(guard.exact, blocks=False), out, blocks=False)
@@ -184,7 +187,7 @@ def _guarded(nests: _Nests, guard: Guard, chunks: tuple[UOp, UOp, UOp]) -> None:
 
 
 def shared_roots(kernel: Kernel) -> list[Nest]:
-    """The root nests that are shared out in chunks."""
+    """The root nests whose outermost loops are the kernel's chunks."""
     return [nest for nest in kernel.roots if nest.is_shared_out]
 
 
@@ -205,8 +208,8 @@ class _Nests:
     # -- the whole ---------------------------------------------------------------------------------
 
     def begin(self, *, narrow: bool) -> tuple[UOp, UOp, UOp]:
-        """What every program begins with; the first chunk, the one before which it ends, and how
-        many there are in all.
+        """Emit the beginning of every program; the first chunk, the end of the chunks, and their
+        total.
         """
         for slot, variable in enumerate(self.kernel.variables):
             u = self.out.top(UOp(UOps.VALUE, I64, arg=len(self.kernel.slots) + slot))
@@ -225,7 +228,7 @@ class _Nests:
         return start, stop, extent
 
     def roots(self, start: UOp, stop: UOp) -> None:
-        """The chunks from the first to before the second."""
+        """Emit the root nests for the chunks from `start` up to `stop`, exclusive."""
         shared = shared_roots(self.kernel)
         offset = const(0)
         for nest in self.kernel.roots:
@@ -239,8 +242,9 @@ class _Nests:
                     self._loops(nest, 0)
 
     def roots_of_share(self, start: UOp, stop: UOp, extent: UOp) -> None:
-        """As large a share of the chunks as those from the first to before the second are of
-        another kernel's, of which there are `extent`.
+        """Emit this kernel's share of its chunks: as large a part as [start, stop) is of `extent`.
+
+        `extent` is the number of chunks of another kernel, which may have more or fewer.
         """
         for nest in self.kernel.roots:
             with self.values.fetching(nest):
@@ -257,19 +261,19 @@ class _Nests:
         return self.out.typed(self.out.alu(ExprOp.IDIV, product, extent), self.out.index)
 
     def result(self) -> UOp:
-        """What the last root would store, in the loops around it."""
+        """The value that the last root would store, inside of the loops around it."""
         *_, root = self.kernel.roots
         self._children(root, len(root.loops))
         return self.values.plain(root.computes[0].value)
 
     def release(self) -> None:
-        """Ends the circles of references to itself, so that all but the program is freed now, and
-        not by a search for such circles.
+        """Break the reference cycles of this object, so that its memory is freed now and not by the
+        collector.
         """
         del self.ahead, self.reductions
 
     def _narrow(self) -> None:
-        """From here on an index is an int32."""
+        """Use int32 for all indices from here on."""
         values = self.out.scopes[0].values
         known: dict[Expr, UOp] = {v: self.out.typed(values[v], I32) for v in self.kernel.variables}
         self.out.index = I32
@@ -277,7 +281,7 @@ class _Nests:
         values.update(known)
 
     def _shared_root(self, nest: Nest, start: UOp, stop: UOp, offset: Expr, *, alone: bool) -> None:
-        """The chunks [offset, offset + size) of a kernel belong to this nest."""
+        """Emit a root nest for its part of the chunks, [offset, offset + size)."""
         if alone:
             self._loops(nest, 0, bounds=(start, stop))
             return
@@ -302,7 +306,7 @@ class _Nests:
     # -- loops -------------------------------------------------------------------------------------
 
     def _loops(self, nest: Nest, depth: int, bounds: tuple[UOp, UOp] | None = None) -> None:
-        """The loops of a nest from a depth on, and its body."""
+        """Emit the loops of a nest from `depth` on, and its body."""
         if (nest.name, depth) in self.fetched:
             self._fetch_places(nest, depth)
         self._children(nest, depth)
@@ -328,7 +332,7 @@ class _Nests:
             self._serial(loop, lambda: self._loops(nest, depth + 1), bounds)
 
     def _fetch_places(self, nest: Nest, depth: int) -> None:
-        """What the loops of a nest from a depth on will store to comes into the cache."""
+        """Prefetch the places that the loops of a nest from `depth` on will store to."""
         stores = [c for c in nest.computes if c.store and (c.store.slot, 0) in nest.ahead]
         if depth == len(nest.loops):
             for c in stores:
@@ -351,11 +355,11 @@ class _Nests:
     def _serial(
         self, loop: Loop, body: Callable[[], None], bounds: tuple[UOp, UOp] | None = None
     ) -> None:
-        """A loop that runs; around it, what is copied ahead of its iterations."""
+        """Emit a serial loop, and around it the copies that are made ahead of its iterations."""
         if loop not in self.ahead:
             run_loop(self.values, loop, body, bounds)
             return
-        if self._in_serial_loop():  # others may read what was copied when it ran before
+        if self._in_serial_loop():  # other threads may still read the copies of the last time
             self.out.inside(UOp(UOps.BARRIER))
 
         def iteration() -> None:
@@ -367,15 +371,15 @@ class _Nests:
         self.ahead.after(loop)
 
     def _filled_by(self, nest: Nest) -> None:
-        """A copy that is made ahead of its use."""
+        """Emit the loops of a nest that is copied ahead of its use."""
         with self.values.along(None):
             self._loops(nest, 0)
 
     def _children(self, nest: Nest, depth: int) -> None:
-        """What is computed where `depth` loops of a nest are open.
+        """Emit the nests that hang where `depth` loops of a nest are open.
 
-        Threads wait for each other before they replace what they share, if another iteration may
-        still read it, and before they read it.
+        Threads wait for each other before they read what they share, and before they replace it if
+        another iteration may still read it.
         """
         filled: set[str] = set()
         if depth and nest.loops[depth - 1] in self.ahead:
@@ -396,9 +400,10 @@ class _Nests:
             self.ahead.barrier(filled)
 
     def _in_serial_loop(self) -> bool:
-        """Whether a loop other than that over chunks, of which a block does one, is open.
+        """True if a loop other than the one over chunks is open; a thread block does one chunk.
 
-        One that starts late may do so by the chunk, and is in the loop over these.
+        The bounds of the loop over chunks depend on START, and on no other loop. Another loop may
+        start at a place that depends on the chunk; it is then inside of the loop over chunks.
         """
         starts = [_sources(scope.items[0].src[0]) for scope in self.out.scopes[1:]]
         return any(UOps.START not in found or UOps.LOOP in found for found in starts)
@@ -414,7 +419,9 @@ class _Nests:
     # -- bodies ------------------------------------------------------------------------------------
 
     def _body(self, nest: Nest) -> None:
-        """All values come before the first store, which may replace what another reads."""
+        """Emit the computes of a nest. All values come before the first store, which may replace an
+        operand.
+        """
         values = []
         for c in nest.computes:
             if self.values.is_copied_alone(c):
@@ -431,15 +438,17 @@ class _Nests:
             self.values.write(self._once_a_block(nest, c), value)
 
     def _once_a_block(self, nest: Nest, c: Compute) -> Compute:
-        """A store by one of the threads that would do the same."""
+        """A store restricted to the first of the threads that all have the same value."""
         alone = self.threads.is_first(nest)
         if alone is TRUE or c.store is None:
             return c
         return replace(c, store=replace(c.store, valid=both(c.store.valid, alone)))
 
     def _transpose(self, nest: Nest, along: Loop, across: Loop) -> None:
-        """Squares of values, computed as vectors along one range and kept or stored as vectors
-        along the other. Stores come last, as in `_body`.
+        """Emit squares of values: computed as vectors along one range, kept or stored along the
+        other.
+
+        Stores come last, as in `_body`.
         """
         squares = []
         for c in nest.computes:
@@ -462,7 +471,9 @@ class _Nests:
                 self.values.write(c, columns[i])
 
     def _transposed(self, rows: list[UOp]) -> list[UOp]:
-        """Swap the off-diagonal blocks of 2n x 2n squares, for n from half the size down to 1."""
+        """The columns of a square, by exchanging the off-diagonal blocks of 2n x 2n squares, for n
+        from half the size down to 1.
+        """
         size = len(rows)
         half = size // 2
         while half:
@@ -478,7 +489,7 @@ class _Nests:
 
 
 def _innermost(kernel: Kernel, nest: Nest) -> tuple[str, int]:
-    """Where the nests hang that are computed last for what a nest stores."""
+    """The place of the nests that are computed last for the stores of a nest, as (nest, depth)."""
     return max((n.at for n in kernel.nests if n.at and n.at[0] == nest.name), default=("", 0))
 
 
@@ -494,7 +505,7 @@ def _sources(u: UOp) -> set[UOps]:
 
 
 def _fits_int32(kernel: Kernel) -> bool:
-    """Whether every index of a kernel is an int32, on the way to it and in the end."""
+    """True if every index of a kernel, and every part of it, fits an int32."""
     exprs = [e for nest in kernel.nests for e in expressions(nest)]
     exprs += [loop.range.size for nest in kernel.nests for loop in nest.loops]
     found = [e for e in toposort(exprs) if e.dtype is INDEX]

@@ -62,7 +62,7 @@ from ferrule.records import dataclass
 from ferrule.shape.movement import Index
 from ferrule.shape.shapetracker import ShapeTracker
 
-# What becomes a nest.
+# The nodes that become a nest.
 _NESTED = frozenset({ExprOp.REDUCE, ExprOp.KEEP})
 
 
@@ -70,7 +70,7 @@ def lower(ast: LazyOp, name: str) -> Kernel:
     """The kernel of an AST, in loop order, with every reduce in the innermost loop that it varies
     with.
 
-    Where it is right only if some slots are finite, its guard has the kernel for any elements.
+    If it is right only while some slots are finite, its guard has the kernel for any elements.
     """
     lowering = Lowering()
     builder = _Builder(lowering.sums)
@@ -107,7 +107,7 @@ def _slots(ast: LazyOp) -> tuple[DType, ...]:
 
 @dataclass(frozen=True)
 class _Memory:
-    """What a STORE touches."""
+    """The memory that a STORE reads and writes."""
 
     elements: frozenset[LazyOp]
     """LOADs of more than one element."""
@@ -123,19 +123,19 @@ class _Memory:
         return _Memory(several, frozenset(x.arg.idx for x in loads), node.arg.idx)
 
     def meets(self, other: _Memory) -> bool:
-        """Whether both read the same elements, or one of them writes what the other reads.
+        """True if both read the same elements, or one of them writes what the other reads.
 
-        Else a loop for both would only go through more places in memory at once, which are often a
-        multiple of a page apart: the first cache has no room for so many.
+        Otherwise a shared loop would only go through more places in memory at once. These are often
+        a multiple of a page apart, and the first cache has no room for so many.
         """
         same = not self.elements.isdisjoint(other.elements) or self.written == other.written
         return same or self.written in other.read or other.written in self.read
 
 
 def _groups(stores: Sequence[LazyOp]) -> list[int]:
-    """For each STORE a number that it shares with those whose memory it meets, and whom they meet.
+    """A number for each STORE, equal for STOREs whose memory meets, directly or by way of others.
 
-    What one overwrites and another reads has to be in one loop, so that it is read first.
+    Overwritten elements that another STORE reads must be read first, so both belong in one loop.
     """
     memories = [_Memory.of(store) for store in stores]
     groups = list(range(len(stores)))
@@ -156,16 +156,16 @@ class _Builder:
         self.finite: set[int] = set()
         """The slots that have to be finite."""
         self.exact: dict[str, Nest] = {}
-        """By name: what takes the place of the nests for which they have to."""
+        """By name: the nests that replace those that need finite slots."""
         self._placed: dict[tuple[Expr, tuple[str, tuple[Expr, ...]], tuple[str, int]], str] = {}
         self._used: set[str] = set()
-        """The names of loops so far: a primitive makes others of them."""
+        """The names of all loops so far."""
         self._number = itertools.count()
         self._roots: dict[tuple[Any, ...], tuple[str, Index, Expr]] = {}
-        """By shape and group of STOREs: nests without reduces, their indices, and where these are
-        inside of the shape."""
+        """By shape and group of STOREs: the nest of those without reduces, its index, and the
+        condition that the index is inside of the shape."""
         self._blocks: tuple[Nest, dict[LazyOp, Index]] | None = None
-        """The last root nest with blocks, and at which index it keeps what."""
+        """The last root nest with kept blocks, and the index at which each block is read."""
 
     def add_store(self, lowering: Lowering, number: int, node: LazyOp, group: int) -> None:
         """A root nest for a STORE; those of one shape and group without reduces share a nest."""
@@ -217,8 +217,10 @@ class _Builder:
         return True
 
     def _add_sum(self, c: Compute, idx: list[Expr], blocks: dict[LazyOp, Index]) -> bool:
-        """A STORE of a sum over blocks that another root keeps: each block's part is added to what
-        is in memory, as soon as the block is there. False if it is not such a sum.
+        """Compute a STORE of a sum over the blocks of another root inside of that root.
+
+        The part of each block is added to memory as soon as the block is there. False if the STORE
+        is no such sum.
         """
         if self._blocks is None or c.store is None:
             return False
@@ -249,7 +251,9 @@ class _Builder:
         return True
 
     def _add_scatter(self, lowering: Lowering, number: int, node: LazyOp) -> None:
-        """Identities or the base first, then one pass over the source in index order."""
+        """Add a nest that stores the identity or the base, then one that goes through the source in
+        order.
+        """
         scatter: LazyOp = node.src[0]
         value, index, *_ = scatter.src
         axis, size = scatter.arg[:2]
@@ -330,8 +334,9 @@ class _Builder:
 
 
 def _matched(blocks: dict[LazyOp, Index], known: dict[LazyOp, Index]) -> dict[Expr, Expr] | None:
-    """The ranges by which blocks are indexed -> those of the same blocks in another place; None if
-    there is no such mapping.
+    """The ranges that index some blocks, mapped to those of the same blocks elsewhere.
+
+    None if there is no such mapping.
     """
     same: dict[Expr, Expr] = {}
     for node, idx in blocks.items():
@@ -372,7 +377,7 @@ def _store(name: str, node: LazyOp, value: Expr, idx: Index, inside: Expr = TRUE
 
 
 def _combined(how: str, old: Expr, new: Expr) -> Expr:
-    """An element of a SCATTER with what is there."""
+    """A stored element of a SCATTER combined with a new one."""
     binary = scattered(how).binary
     if binary is not None:
         return elementwise(binary, [old, new], None)
@@ -387,7 +392,7 @@ def _combined(how: str, old: Expr, new: Expr) -> Expr:
 
 
 def _started(name: str, lowering: Lowering, number: int, node: LazyOp) -> list[Nest]:
-    """The nest that stores what a SCATTER starts with; none where that is in its place already."""
+    """The nest that stores the initial values of a SCATTER; none if these are in place already."""
     _, _, *base = node.src[0].src
     idx = _index(f"z{number}", node.shape)
     identity = const(scatter_start(how_scattered(node.src[0].arg), node.dtype), node.dtype)
@@ -412,8 +417,8 @@ def _by_digits(node: LazyOp, divisors: Sequence[Sequence[int]]) -> LazyOp:
 def _in_phases(
     name: str, lowering: Lowering, node: LazyOp, idx: Index, strides: Mapping[Expr, int]
 ) -> tuple[Compute, list[Expr], Index, Expr]:
-    """A STORE whose index is written as `stride * place + phase` along some axes; its ranges, the
-    index, and where that is inside of the shape.
+    """A STORE whose index is `stride * place + phase` along some axes: the compute, its ranges, its
+    index, and the condition that the index is inside of the shape.
     """
     ranges: list[Expr] = []
     index: list[Expr] = []

@@ -1,8 +1,8 @@
-"""Schedules that differ from a given one in a single decision.
+"""Edits of a schedule: schedules that differ from it in a single decision.
 
-A schedule is data, so a neighbour is an edit of a tuple of opts: another factor, an opt left out,
-loops in another order, a few opts more at the end. Nobody promises that a neighbour is legal:
-`apply_opts` says so, and whoever searches tries them.
+A schedule is data, so an edit is one of a tuple of opts: another factor, an opt left out, loops in
+another order, a few opts more at the end. An edit need not be legal: `apply_opts` checks that, and
+the search tries them.
 """
 
 from __future__ import annotations
@@ -21,7 +21,8 @@ from ferrule.target import Target
 
 Opts: TypeAlias = tuple[Opt, ...]
 
-_MOST_LANES = 64
+# Sizes that edits try; not measured, chosen around those of the heuristic.
+_MAX_LANES = 64
 _BLOCKS = (4, 16, 64)
 _CHUNKS = (8, 32, 128)
 _COPIES = (2, 4, 8)
@@ -73,7 +74,7 @@ def _resized(opts: Opts) -> Iterator[Opts]:
 
 
 def _factors(opt: Opt, later: Sequence[Opt]) -> list[int]:
-    """What a split's factor may be instead, by what becomes of its inner loop."""
+    """The other factors of a split that are tried, by the use of its inner loop."""
     nest, name, factor, tail = opt.args
     _, inner = part_names(name)
     use = next((o for o in later if o.args[:2] == (nest, inner)), None)
@@ -81,7 +82,7 @@ def _factors(opt: Opt, later: Sequence[Opt]) -> list[int]:
     if use is None:
         found += [factor // 4, factor * 4]
     elif use.primitive == "vectorize":
-        found = [n for n in found if n <= _MOST_LANES]
+        found = [n for n in found if n <= _MAX_LANES]
     elif use.primitive == "unroll" and tail == "clamp":
         found += [factor - 2, factor - 1, factor + 1, factor + 2]
     elif use.primitive == "split":
@@ -151,8 +152,10 @@ def _unrolled(kernel: Kernel) -> Iterator[Opts]:
 
 
 def _blocked(kernel: Kernel, opts: Opts) -> Iterator[Opts]:
-    """A reduce moves out of the last loop around it, or of blocks of that loop: the results so far
-    are kept for a whole block, which is gone through for each part of what is combined over.
+    """Move a reduce out of the last loop around it, or out of blocks of that loop.
+
+    Results so far are kept for a whole block, and the reduce goes through the block once for each
+    part of the combined range.
     """
     for i, opt in enumerate(opts):
         if opt.primitive != "compute_at" or opt.args[1] == 0:
@@ -181,8 +184,9 @@ def _after(kernel: Kernel, opts: Sequence[Opt]) -> Kernel:
 
 
 def _moved_out(kernel: Kernel, opts: Opts, i: int, depth: int) -> Opts:
-    """`opts`, of which `kernel` has had those before i, where opt i computes its nest at `depth`
-    instead; there the part of its last loop that is unrolled is inside of the first new loop.
+    """Let opt i compute its nest at `depth` instead; `kernel` has had the opts before i.
+
+    The unrolled part of the nest's last loop goes inside of the first new loop.
     """
     nest = kernel.by_name[opts[i].args[0]]
     assert nest.at is not None
@@ -221,7 +225,7 @@ def combined(nest: Nest) -> list[Loop]:
 
 
 def _packed(kernel: Kernel, target: Target) -> Iterator[Opts]:
-    """A copy of what a reduce loads from a buffer, in the order of its loops."""
+    """Copy a load of a reduce, in the order of its loops."""
     for nest in kernel.nests:
         if nest.at is None or not combined(nest):
             continue
@@ -257,7 +261,7 @@ def _lanes(name: str, loop: Loop, lanes: int) -> Opts:
 
 
 def copies(kernel: Kernel) -> int:
-    """How many copies of an operation the program of a kernel has at most: what unrolling costs."""
+    """The largest number of copies of an operation in a kernel's program: the cost of unrolling."""
     most = 1
     for nest in kernel.nests:
         times = 1

@@ -1,8 +1,8 @@
-"""Lanes that are near one another in memory, though not neighbours in their order: every second
-element, each element twice, elements of two rows by turns.
+"""Vector shuffles for lanes that are near one another in memory, though not adjacent in order.
 
-Where each lane's element is a constant distance from the first one, a few whole vectors have all
-of them. These are loaded, and shuffled: a load for each lane would be as many loads.
+Examples are every second element, each element twice, and elements of two rows by turns. If each
+lane's element is a constant distance from the first, a few whole vectors have all of them. These
+are loaded and shuffled: a load for each lane would be as many loads.
 """
 
 from __future__ import annotations
@@ -25,14 +25,19 @@ from ferrule.expr import (
 )
 from ferrule.records import dataclass
 
-MOST_VECTORS = 4  # that are loaded for one
-MOST_REPEATED = 8  # vectors of results after which loads are the same again
+# Set on 2026-11-22; not measured by themselves.
+MAX_VECTORS = 4
+"""Vectors that are loaded for one."""
+MAX_PERIOD = 8
+"""Vectors of results after which loads repeat."""
 
 
 @dataclass(frozen=True)
 class Near:
-    """What lanes load: `distances[i]` elements from `base` is lane i's, None where it loads nothing
-    and is 0. Under `valid`, which is the same for all lanes.
+    """The elements that lanes load: lane i's is `distances[i]` elements from `base`.
+
+    A distance is None if that lane loads nothing and is 0. `valid` is a mask that is the same for
+    all lanes.
     """
 
     base: Expr
@@ -42,8 +47,10 @@ class Near:
 
 @dataclass(frozen=True)
 class Vectors:
-    """Loads of `width` elements at distances `starts`, and where each lane finds its element: in
-    which of them, at which place. None where a lane has none.
+    """Loads of `width` elements at distances `starts`, and the place of each lane's element in
+    them.
+
+    A place is (number of the vector, lane of it), or None if the lane has no element.
     """
 
     width: int
@@ -53,8 +60,10 @@ class Vectors:
 
 @dataclass(frozen=True)
 class Whole:
-    """Vectors of scratch memory that begin with elements `firsts`, and where each lane finds its
-    element: in which of them, at which place.
+    """Vectors of scratch memory that begin with elements `firsts`, and the place of each lane's
+    element.
+
+    A place is (number of the vector, lane of it).
     """
 
     firsts: tuple[Expr, ...]
@@ -62,8 +71,9 @@ class Whole:
 
 
 def period(elements: Iterable[Expr], along: Expr, lanes: int) -> int:
-    """Of how many vectors along a range loads are the same again, but for the elements from which
-    on: 3 for `x[i // 3]`, 1 for `x[2 * i]`. Of no more than 8; 1 where that is no help.
+    """The number of vectors along a range after which the loads repeat, shifted by some elements.
+
+    It is 3 for `x[i // 3]` and 1 for `x[2 * i]`. It is at most 8, and 1 if more does not help.
     """
     far = [x for x in elements if not _is_near(x, along, lanes, 1)]
     count = 1
@@ -71,12 +81,12 @@ def period(elements: Iterable[Expr], along: Expr, lanes: int) -> int:
         if e.op in (ExprOp.IDIV, ExprOp.MOD) and e.src[1].is_const:
             step = e.src[0].linear()[0].get(along, 0) * lanes
             count = lcm(count, e.src[1].arg // gcd(e.src[1].arg, step))
-    helps = count <= MOST_REPEATED and any(_is_near(x, along, lanes, count) for x in far)
+    helps = count <= MAX_PERIOD and any(_is_near(x, along, lanes, count) for x in far)
     return count if helps else 1
 
 
 def _is_near(element: Expr, along: Expr, lanes: int, vectors: int) -> bool:
-    """Whether a load is of a few vectors, for each of so many vectors of lanes in turn."""
+    """True if a load is of a few vectors, for each of `vectors` vectors of lanes in turn."""
     outer, lane = range_("outer", along.size), range_("lane", lanes)
     for i in range(vectors):
         at = {along: outer * (lanes * vectors) + i * lanes + lane}
@@ -90,7 +100,9 @@ def _is_near(element: Expr, along: Expr, lanes: int, vectors: int) -> bool:
 
 
 def near_lanes(index: Expr, valid: Expr, lane: Expr) -> Near | None:
-    """The elements of a load as distances that are constants; None where some are not."""
+    """The elements of a load as constant distances from one of them; None if some are not
+    constant.
+    """
     terms, _ = index.linear()
     varying = [e for e in terms if lane in e.ranges]
     by_lane = [e for e in conjuncts(valid) if lane in e.ranges]
@@ -116,10 +128,10 @@ def _is_of_lane_alone(e: Expr, lane: Expr) -> bool:
 
 @cache
 def few_vectors(distances: tuple[int | None, ...]) -> Vectors | None:
-    """Vectors that have the elements at some distances; None where that takes too many.
+    """Vectors that contain the elements at some distances; None if that takes too many.
 
-    None of them begins before the first element or ends behind the last: what is between two
-    elements of a buffer can be loaded, what is beyond them may not be there.
+    None of them begins before the first element or ends after the last. The memory between two
+    elements of a buffer can be loaded, the memory beyond them may not exist.
     """
     found = sorted({d for d in distances if d is not None})
     if len(found) < 2:
@@ -131,17 +143,17 @@ def few_vectors(distances: tuple[int | None, ...]) -> Vectors | None:
     for d in found:
         if not starts or d >= starts[-1] + width:
             starts.append(min(d, found[-1] - width + 1))
-    if len(starts) > min(MOST_VECTORS, len(found) - 1):
+    if len(starts) > min(MAX_VECTORS, len(found) - 1):
         return None
     return Vectors(width, tuple(starts), tuple([_place(d, starts, width) for d in distances]))
 
 
 def whole_vectors(index: Expr, lane: Expr | None, elements: int) -> Whole | None:
-    """The vectors that have what lanes read from scratch memory of so many elements, where lanes
-    are no neighbours; None where these would be many, or may be cut.
+    """The vectors of scratch memory that lanes read if they are not adjacent.
 
-    They begin where those did that were stored: a load across two of these would wait until both
-    stores have reached the cache, as would one for each lane.
+    None if there are many, or if a vector would cross the border of a stored one. Each begins where
+    a stored vector begins: a load across two stored vectors would wait until both have reached the
+    cache, and so would a load for each lane.
     """
     if lane is None or step_along(index, lane) in (0, 1):
         return None
@@ -155,7 +167,7 @@ def whole_vectors(index: Expr, lane: Expr | None, elements: int) -> Whole | None
         return None
     found = [divmod(first + d, width) for d in distances]
     numbers = sorted({n for n, _ in found})
-    if len(numbers) > MOST_VECTORS:
+    if len(numbers) > MAX_VECTORS:
         return None
     firsts = tuple([near.base + (n * width - first) for n in numbers])
     return Whole(firsts, tuple([(numbers.index(n), at) for n, at in found]))

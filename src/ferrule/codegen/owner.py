@@ -1,8 +1,9 @@
-"""Which elements of a buffer an iteration of a loop stores to: a digit of their numbers.
+"""Injective stores: the part of a buffer that an iteration of a loop stores to, as a digit of the
+elements' numbers.
 
-Where a value says where a nest stores, iterations may store to one place, and their order counts.
-Loops along other axes than the one that the value chooses on are free of that: their iterations
-store to different elements, whatever the value is.
+If a nest stores at a loaded index, iterations may store to one place, and their order counts. Loops
+along other axes are free of that: their iterations store to different elements, whatever the index
+is.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ Digit = tuple[int, int]
 
 
 def owned_digit(store: Store, r: Expr) -> Digit | None:
-    """(step, size) if iteration i stores to elements with `number // step % size == i` alone.
+    """(step, size) if iteration i stores only to elements with `number // step % size == i`.
 
     >>> i, j = range_("i", 5), range_("j", 4)
     >>> owned_digit(Store(0, i * 4 + j), j), owned_digit(Store(0, i * 2 + j), j)
@@ -26,9 +27,9 @@ def owned_digit(store: Store, r: Expr) -> Digit | None:
 
 
 def owns(store: Store, r: Expr) -> bool:
-    """Whether different iterations of a loop store to different elements.
+    """True if different iterations of a loop store to different elements.
 
-    A loop that was fused does so where each of its parts does.
+    A fused loop does so if each of its parts does.
     """
     conditions = conjuncts(store.valid)
     terms, _ = store.index.linear()
@@ -42,10 +43,10 @@ def owns(store: Store, r: Expr) -> bool:
 
 
 def moves(index: Expr, r: Expr) -> bool:
-    """Whether a place moves with all of a loop, by steps that may be products of sizes.
+    """True if an index differs in all iterations of a loop, by steps that may be products of sizes.
 
-    Weaker than `owns`, as it says nothing about the other loops: what is laid out by sizes that
-    vary goes to places of its own for each of the ranges that its index has.
+    It is weaker than `owns`, as it says nothing about the other loops. A buffer with symbolic sizes
+    has a place of its own for each value of the ranges in its index.
 
     >>> from ferrule.expr import Variable
     >>> i, n = range_("i", 6), Variable("n", 1, 9)
@@ -62,7 +63,7 @@ def moves(index: Expr, r: Expr) -> bool:
 
 
 def _without_sizes(x: Expr) -> Expr:
-    """What a product multiplies by sizes, if these are not 0."""
+    """A product without its factors that are sizes, if these are not 0."""
     while x.op is ExprOp.MUL:
         sizes = [s for s in x.src if not s.ranges and s.min > 0]
         if len(sizes) != 1:
@@ -72,7 +73,9 @@ def _without_sizes(x: Expr) -> Expr:
 
 
 def _part_of(x: Expr, r: Expr) -> Digit | None:
-    """Which digit of a range a value is, as `r // 4 % 3` is the one of step 4 and size 3."""
+    """The digit of a range that a value is: `r // 4 % 3` has step 4 and size 3. None if it is no
+    digit.
+    """
     if x is r:
         return 1, r.max + 1
     if x.op not in (ExprOp.IDIV, ExprOp.MOD) or not x.src[1].is_const:
@@ -97,7 +100,9 @@ def _owns(index: Expr, conditions: list[Expr], part: Expr) -> bool:
 
 
 def _digit(index: Expr, conditions: Iterable[Expr], r: Expr) -> Digit | None:
-    """`r` as a digit: what is above are multiples, what is below is less than its step."""
+    """The range `r` as a digit of an index: terms above it are multiples, those below are less than
+    its step.
+    """
     terms, first = index.linear()
     step = terms.get(r, 0)
     size = r.max + 1
@@ -114,7 +119,7 @@ def _digit(index: Expr, conditions: Iterable[Expr], r: Expr) -> Digit | None:
 
 
 def _bounds(x: Expr, conditions: Iterable[Expr]) -> tuple[int, int]:
-    """Between what a value is, where some conditions hold."""
+    """The least and the most that a value is where some conditions hold."""
     low, high = x.min, x.max
     for condition in conditions:
         if condition.op is not ExprOp.CMPLT or not condition.src[1].is_const:
@@ -128,8 +133,9 @@ def _bounds(x: Expr, conditions: Iterable[Expr]) -> tuple[int, int]:
 
 
 def _groups(index: Expr, conditions: Iterable[Expr]) -> list[tuple[Expr, Expr, int]]:
-    """The parts of what was one loop before it was split: a condition says how far they go
-    together. Each is given as a range for all of it, the sum of its parts, and the step of that.
+    """The parts of loops that were split: a condition bounds their sum.
+
+    Each is given as a range for the whole, the sum of its parts, and the step of that in the index.
     """
     terms, _ = index.linear()
     out = []

@@ -1,21 +1,26 @@
-"""Packed copies of what a contraction loads: in the order in which its tiles read it."""
+"""Packed copies of a contraction's operands, in the order in which its tiles read them."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ferrule.codegen.copies import AHEAD_BYTES
+from ferrule.codegen.copies import PREFETCH_BYTES
 from ferrule.codegen.plan import PAGE_BYTES, Plan, bytes_loaded, load_step, loads, step_of
 from ferrule.expr import Expr, const
 
-STEPS_AHEAD = 16  # of k, while a panel is copied: twice as many are as good, half of them less
+STEPS_AHEAD = 16
+"""Steps of k from a copied element of a panel to the one that is prefetched (2026-11-22): twice as
+many were as good, half as many worse."""
 
 
 def pack(
     plan: Plan, reduce: str, e: Expr, at: str, depth: int, axes: Sequence[Expr], lanes: int
 ) -> None:
-    """Copy what the nest `reduce` loads by `e`, inside `depth` loops of `at`, with `axes` outermost
-    first: in vectors of `lanes`, turned where neighbours in the copy are none in memory.
+    """Copy the load `e` of the nest `reduce`, inside `depth` loops of `at`, with `axes` outermost
+    first.
+
+    The copy is made in vectors of `lanes`, transposed if neighbours in the copy are not adjacent in
+    memory.
     """
     name = plan.kernel.free_name(f"{reduce}.pack{e.arg}", plan.number(reduce, e))
     plan.stage(reduce, e, at, depth, axes, name)
@@ -40,13 +45,13 @@ def pack(
 
 
 def is_far(e: Expr, k: Expr) -> bool:
-    """Whether two steps of k are pages apart, or what is packed for one comes from two places."""
+    """True if two steps of k are pages apart, or the elements of a packed pair are not adjacent."""
     scattered = len(e.src) > 2 and e.src[2] - e.src[0] is not const(1)
     return scattered or step_of(e.src[0], k) * e.dtype.itemsize >= PAGE_BYTES
 
 
 def _fetch_later_steps(plan: Plan, copy: str) -> None:
-    """While steps of k that are pages apart are copied, later ones come into the cache."""
+    """Prefetch later steps of k while a panel is copied, if steps are pages apart."""
     nest = plan.nest(copy)
     for e in loads(nest.computes[0].value):
         steps = [step_of(e.src[0], loop.range) for loop in nest.loops if is_far(e, loop.range)]
@@ -56,11 +61,12 @@ def _fetch_later_steps(plan: Plan, copy: str) -> None:
 
 
 def _fetch_later_squares(plan: Plan, copy: str, size: int, columns: int) -> None:
-    """While squares of many rows are turned, later ones come into the cache: there are more
-    rows than any processor follows.
+    """Prefetch later squares while squares of many rows are transposed.
+
+    There are more rows than any processor prefetches by itself.
     """
     e = plan.nest(copy).computes[0].value
     whole = bytes_loaded(e)
     if whole > plan.target.l2_bytes // 2 and len(e.src) == 2:
-        squares = -(-AHEAD_BYTES // (columns * size * e.dtype.itemsize))
+        squares = -(-PREFETCH_BYTES // (columns * size * e.dtype.itemsize))
         plan.do("prefetch", copy, e.arg, squares * size)

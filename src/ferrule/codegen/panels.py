@@ -1,9 +1,8 @@
-"""Sums of a few terms at a time over wide panels: for operands that are read once, row by row.
+"""Products of a few rows with a matrix (gemv), and column sums: panels of partial sums.
 
-A product of one row with a matrix, or a sum over the columns of one, is bound by memory. Lanes
-along the columns with the whole sum inside would touch another page with every step. Here a step
-adds a few rows to a panel of sums up to two pages wide, so that much is read in one place, and
-fetches what later steps read.
+Such work is bound by memory, as the matrix is read once, row by row. Lanes along the columns with
+the whole sum inside would touch another page with every step. Here a step adds a few rows to a
+panel of sums, up to two pages wide. So much is read in one place, and later rows are prefetched.
 """
 
 from __future__ import annotations
@@ -13,15 +12,21 @@ from math import prod
 from ferrule.codegen.plan import LINE_BYTES, PAGE_BYTES, Plan, loads, step_of
 from ferrule.expr import Expr
 
-FEW_ROWS = 4  # results that one element of the wide operand adds to
-LEAST_BYTES = 1024  # from one step to the next, of one row: of less, few lines are read at a time
-WIDEST_BYTES = 2 * PAGE_BYTES  # of a row of a panel
-AHEAD_BYTES = 16 << 10  # of a panel, to be on their way from memory; 8 to 64 KiB are alike
-STEPS = 8  # terms added at a time; half of them for several rows, to fit the registers
+# Tuning constants of 2026-11-22, on the processors of docs/performance.md.
+MAX_ROWS = 4
+"""Results that one element of the matrix adds to. Not measured."""
+MIN_STEP_BYTES = 1024
+"""Bytes from one step to the next, of one row; of shorter rows few lines are read at a time."""
+MAX_PANEL_BYTES = 2 * PAGE_BYTES
+"""Bytes of a row of a panel."""
+AHEAD_BYTES = 16 << 10
+"""Bytes of a panel between the read and the prefetched place; 8 to 64 KiB were equally good."""
+TERMS_AT_ONCE = 8
+"""Terms that are added at a time; half of them for three or four rows, to fit the registers."""
 
 
 def schedule_panels(plan: Plan, name: str, reduce: str, v: Expr) -> bool:
-    """Schedule the only reduce inside a root with lanes along `v`; False where it does not suit."""
+    """Schedule the only reduce inside a root with lanes along `v`; False if it does not suit."""
     root, nest = plan.nest(name), plan.nest(reduce)
     if len(nest.loops) != 1 or len(nest.computes) != 1 or len(plan.below(name)) != 1:
         return False
@@ -30,16 +35,16 @@ def schedule_panels(plan: Plan, name: str, reduce: str, v: Expr) -> bool:
     wide = [e for e in found if k in e.ranges]
     rows = [o.range for o in root.loops if o.range is not v and _misses(wide, o.range)]
     count = prod(r.size.max for r in rows)
-    least = LEAST_BYTES if count == 1 else PAGE_BYTES
+    least = MIN_STEP_BYTES if count == 1 else PAGE_BYTES
     far = all(step_of(e.src[0], v) == 1 for e in found) and all(
         step_of(e.src[0], k) * e.dtype.itemsize >= least for e in wide
     )
     sizes = [r.size for r in (v, *rows)]
-    if not wide or not far or count > FEW_ROWS or any(not n.is_const for n in sizes):
+    if not wide or not far or count > MAX_ROWS or any(not n.is_const for n in sizes):
         return False
-    if k.size.max < 4 * STEPS:
+    if k.size.max < 4 * TERMS_AT_ONCE:
         return False
-    _apply(plan, name, reduce, v, rows, STEPS if count <= 2 else STEPS // 2)
+    _apply(plan, name, reduce, v, rows, TERMS_AT_ONCE if count <= 2 else TERMS_AT_ONCE // 2)
     return True
 
 
@@ -70,20 +75,21 @@ def _apply(plan: Plan, name: str, reduce: str, v: Expr, rows: list[Expr], steps:
 
 
 def _width(plan: Plan, columns: int, itemsize: int) -> int:
-    """The columns of a panel: as many as are read at one go, or fewer, so that all threads have
-    equal shares.
+    """The columns of a panel: as many as are read in one go, or fewer so that threads have equal
+    shares.
     """
     threads = plan.target.max_threads
-    panels = -(-columns * itemsize // WIDEST_BYTES)
+    panels = -(-columns * itemsize // MAX_PANEL_BYTES)
     even = -(-columns // (-(-panels // threads) * threads))
     line = LINE_BYTES // itemsize
     return -(-even // line) * line
 
 
 def _fetch_next_steps(plan: Plan, reduce: str, terms: Expr, step_bytes: int) -> None:
-    """While some terms are added, later ones come into the cache: at the end of a row of the panel,
-    what is read next is elsewhere, and no processor looks ahead so far. Not where the operand is
-    small: from a third cache it comes as quickly without.
+    """Prefetch later terms while some are added.
+
+    At the end of a row of the panel the next read is elsewhere, and no processor prefetches so far.
+    Not if the operand is small: from a third cache it comes as quickly without.
     """
     nest = plan.nest(reduce)
     for e in loads(nest.computes[0].value):

@@ -1,8 +1,7 @@
-"""Sums of which only every s-th term counts, as in the adjoint of a window that moves by s.
+"""Polyphase sums: only every s-th term is not zero, as in the adjoint of a window that moves by s.
 
-There the place x of a result gets something from tap k if x - k is a multiple of s. With
-x = s*q + p, which the taps of one *phase* p share, these are k = s*t + p: no division, no remainder
-and no term that does not count is left.
+There the place x of a result gets a part from tap k if x - k is a multiple of s. With x = s*q + p,
+all taps of one *phase* p are k = s*t + p: no division, no remainder and no zero term is left.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ from ferrule.records import dataclass
 
 
 def strides_of(value: Expr, ranges: Sequence[Expr]) -> dict[Expr, int]:
-    """The ranges whose remainder decides what counts, and the one number it is divided by."""
+    """The ranges whose remainder decides which terms count, each with its divisor."""
     found: dict[Expr, set[int]] = {}
     for remainder in _remainders([value]):
         terms, _ = remainder.src[0].linear()
@@ -28,9 +27,11 @@ def strides_of(value: Expr, ranges: Sequence[Expr]) -> dict[Expr, int]:
 
 
 def digits_of(value: Expr, ranges: Sequence[Expr]) -> dict[Expr, tuple[int, ...]]:
-    """The ranges that a sum takes as quotients and remainders, such as the filters of all groups of
-    a convolution, or the channels and places of one that is stored in a line; and the divisors, the
-    largest first, each of which divides the one before it.
+    """The ranges that a sum uses only by quotients and remainders, each with the divisors, largest
+    first.
+
+    Each divisor divides the one before it. Examples are the filters of all groups of a convolution,
+    and the channels and places of one that is stored in a line.
     """
     found: dict[Expr, set[int]] = {}
     nodes = toposort([value])
@@ -44,7 +45,7 @@ def digits_of(value: Expr, ranges: Sequence[Expr]) -> dict[Expr, tuple[int, ...]
 
 
 def _divide(size: Expr, divisors: Sequence[int]) -> bool:
-    """Whether the first of the divisors divides a size, and each later one the one before it."""
+    """True if the first divisor divides a size, and each later one the divisor before it."""
     if not size.is_const:
         return False
     return all(n % m == 0 for n, m in pairwise((size.arg, *divisors)))
@@ -52,19 +53,20 @@ def _divide(size: Expr, divisors: Sequence[int]) -> bool:
 
 @dataclass(frozen=True)
 class Every:
-    """The terms of a sum that count, by a range shorter than that of the sum."""
+    """The terms of a sum that are not zero, by a range shorter than that of the sum."""
 
     counter: Expr
-    """The shorter range; 0 where one term is left."""
+    """The shorter range; 0 if one term is left."""
     index: Expr
-    """Which term that is."""
+    """The index of the term."""
     inside: Expr
-    """Whether there is such a term."""
+    """The condition that there is such a term."""
 
 
 def every(body: Expr, r: Expr) -> Every | None:
-    """The terms of a sum over `r` that count; None where no remainder, or one of too many values,
-    decides it.
+    """The terms of a sum over `r` that are not zero.
+
+    None if no remainder decides it, or only one with too many values.
     """
     for condition in _divisibilities([body]):
         remainder = condition.src[0]
@@ -90,7 +92,7 @@ def every(body: Expr, r: Expr) -> Every | None:
 
 
 def is_zero_without(condition: Expr, value: Expr) -> bool:
-    """Whether a value is 0 wherever a condition does not hold, whatever it loads."""
+    """True if a value is 0 wherever a condition does not hold, whatever its loads give."""
     zero: set[Expr] = set()
     for e in toposort([value]):
         match e.op:
@@ -121,7 +123,7 @@ def is_zero_without(condition: Expr, value: Expr) -> bool:
 
 
 def _is_zero_product(factors: Sequence[Expr], zero: Set[Expr]) -> bool:
-    """Whether a factor is 0 and the others are numbers: 0 times infinity, or NaN, is NaN."""
+    """True if a factor is 0 and the others are finite: 0 times infinity, or NaN, is NaN."""
     others = [factor for factor in factors if factor not in zero]
     return len(others) < len(factors) and all(_is_finite(factor) for factor in others)
 
@@ -137,12 +139,12 @@ def _is_finite(e: Expr) -> bool:
 
 
 def _remainders(values: Iterable[Expr]) -> Iterator[Expr]:
-    """The remainders that conditions below want to be 0."""
+    """The remainders that some conditions in these values compare with 0."""
     return (condition.src[0] for condition in _divisibilities(values))
 
 
 def _divisibilities(values: Iterable[Expr]) -> Iterator[Expr]:
-    """The conditions below that a remainder by a constant is 0."""
+    """The conditions in these values that a remainder by a constant is 0."""
     for e in toposort(values):
         wanted = e.op is ExprOp.CMPLT and e.src[0].op is ExprOp.MOD and e.src[1] is const(1)
         if wanted and e.src[0].src[1].is_const:

@@ -1,4 +1,4 @@
-"""A schedule in the making: a kernel, and the opts that made it so."""
+"""A schedule in the making: a kernel, and the opts that were applied to it."""
 
 from __future__ import annotations
 
@@ -31,18 +31,23 @@ from ferrule.expr import (
 )
 from ferrule.target import Target
 
-SERIAL_WORK = 150_000  # operations below which sharing out costs more than it gains: about 2 us
+SERIAL_WORK = 150_000
+"""Operations, about 2 us of a core: with less work a kernel is not shared out among threads.
+Set in 2026-11; not measured by itself."""
 PAGE_BYTES = 4096
 LINE_BYTES = 64
-MOST_SCRATCH = 3 << 20  # bytes of a thread's stack
-COSTLY_WORK = 12  # operations in a transcendental
+"""Bytes of a page and of a cache line, the same on all processors so far."""
+MAX_SCRATCH_BYTES = 3 << 20
+"""Bytes of scratch memory of a thread, which is on its stack. A stack has 8 MiB as a rule."""
+COSTLY_WORK = 12
+"""Operations that a transcendental function counts as; a float32 exponential takes 18."""
 
 
 class Plan:
     """Collects opts, and applies each at once so that the next choice sees its effect.
 
-    Loops are told by their ranges. Opts are plain data and have the names of these, which nobody
-    but the primitive that makes a loop composes: what is made is what a method here returns.
+    Loops are identified by their ranges. Opts are plain data and use the names of ranges. Only the
+    primitive that makes a loop composes its name; the methods here return the loops that they make.
     """
 
     def __init__(self, kernel: Kernel, target: Target) -> None:
@@ -51,7 +56,7 @@ class Plan:
         self.opts: list[Opt] = []
 
     def do(self, primitive: str, *args: Any) -> None:
-        # What suits such a nest otherwise is as good for one thread.
+        # A nest whose order counts keeps its schedule otherwise; one thread runs it.
         if primitive == "parallel" and is_ordered(self.kernel, args[0]):
             return
         choice = Opt(primitive, _literal(args))
@@ -60,7 +65,7 @@ class Plan:
 
     @property
     def l1_ways(self) -> int:
-        """How many lines a set of the first cache has room for: each way of it is a page."""
+        """The number of lines that one set of the first cache holds: each way of it is a page."""
         return self.target.l1_bytes // PAGE_BYTES
 
     def nest(self, name: str) -> Nest:
@@ -71,7 +76,7 @@ class Plan:
         return self.nest(name).loop_ranges
 
     def others(self, name: str, ranges: Iterable[Expr | None]) -> list[Expr]:
-        """The ranges of a nest's loops but for some."""
+        """The ranges of a nest's loops without some of them."""
         left_out = set(ranges)
         return [r for r in self.loops(name) if r not in left_out]
 
@@ -92,18 +97,18 @@ class Plan:
         raise ScheduleError(f"nest {name} of kernel {self.kernel.name} has no copy of loop {r}")
 
     def copies_of(self, ranges: Iterable[Expr], name: str) -> list[Expr]:
-        """The loops of a nest that are copies of others."""
+        """The loops of a nest that are copies of other nests' loops."""
         return [self.copy_of(r, name) for r in ranges]
 
     def split(self, name: str, r: Expr, factor: int, *tail: str) -> tuple[Expr, Expr]:
-        """Split a loop; the outer and the inner one that it becomes."""
+        """Split a loop; the outer and the inner loop."""
         depth = self._depth(name, r)
         self.do("split", name, r, factor, *tail)
         outer, inner = self.loops(name)[depth : depth + 2]
         return outer, inner
 
     def fuse(self, name: str, r: Expr) -> Expr:
-        """Fuse a loop with the next one; what they become."""
+        """Fuse a loop with the next one; the fused loop."""
         depth = self._depth(name, r)
         self.do("fuse", name, r)
         return self.loops(name)[depth]
@@ -112,13 +117,15 @@ class Plan:
         return depth_of(self.kernel, nest_of(self.kernel, name), r.name)
 
     def group(self, name: str, ranges: Sequence[Expr]) -> str:
-        """Make a nest of partial results for a reduce; its name."""
+        """Add a nest of partial results to a reduce; the name of that nest."""
         before = self.kernel.by_name
         self.do("group", name, ranges)
         return self._new_nest(before)
 
     def skip(self, name: str, r: Expr) -> str:
-        """Leave out the iterations in which a nest stores nothing; the nest that says which."""
+        """Leave out the iterations in which a nest stores nothing; the name of the nest that finds
+        them.
+        """
         before = self.kernel.by_name
         self.do("skip", name, r)
         return self._new_nest(before)
@@ -128,31 +135,31 @@ class Plan:
         return made
 
     def attempt(self, schedule: Callable[..., bool], *where: str | Expr) -> bool:
-        """Whether a schedule suits; if it does not, is not legal, or takes too much scratch memory,
-        nothing is changed.
+        """Apply a schedule; False, with nothing changed, if it does not suit, is not legal, or
+        takes too much scratch memory.
         """
         kernel, count = self.kernel, len(self.opts)
         try:
-            if schedule(self, *where) and self._scratch_bytes() <= MOST_SCRATCH:
+            if schedule(self, *where) and self._scratch_bytes() <= MAX_SCRATCH_BYTES:
                 return True
-        except ScheduleError:  # its primitives know better than its first look
+        except ScheduleError:  # a primitive has found what the schedule's first check does not see
             pass
         self._go_back(kernel, count)
         return False
 
     def _go_back(self, kernel: Kernel, count: int) -> None:
-        """To what the kernel was after so many opts."""
+        """Restore a kernel, and the number of opts that it had."""
         self.kernel = kernel
         del self.opts[count:]
 
     def _scratch_bytes(self) -> int:
-        """What is kept between the loops of the kernel, values in registers included."""
+        """The bytes of all kept values of the kernel, those in registers included."""
         memory = self.kernel.memory
         kept = [c for c in self.kernel.computes.values() if c.store is None and c.over is None]
         return sum(c.value.dtype.itemsize * memory[c.name][1] for c in kept)
 
     def collapse(self) -> None:
-        """Fuse neighbouring loops wherever every index stays as simple as it was."""
+        """Fuse adjacent loops wherever every index stays as simple as it was."""
         for name in [nest.name for nest in self.kernel.nests]:
             depth = len(self.nest(name).loops) - 2
             while depth >= 0:
@@ -160,8 +167,9 @@ class Plan:
                 depth -= 1
 
     def try_fuse(self, name: str, depth: int) -> bool:
-        """Fuse two loops, unless that puts a quotient or a remainder into an index, but for one
-        that was there of both.
+        """Fuse two loops unless an index gets a new quotient or remainder; False if it would.
+
+        A quotient or remainder of both loops together, which was there before, does not count.
         """
         a, b = (loop.range for loop in self.nest(name).loops[depth : depth + 2])
         if any(n.at == (name, depth + 1) for n in self.kernel.nests):
@@ -182,14 +190,14 @@ class Plan:
         return [n.name for n in self.kernel.nests if n.name in family and n.name != name]
 
     def work(self, name: str) -> int:
-        """About how many scalar operations a root nest and all inside it take.
+        """The number of scalar operations of a root nest and of all nests inside it, roughly.
 
-        Counted are loads, what is computed from them, and stores; not indices and conditions.
+        Loads, arithmetic on them, and stores count; indices and conditions do not.
         """
         return self.work_of([*self.below(name), name])
 
     def work_of(self, names: Iterable[str]) -> int:
-        """The same of some nests."""
+        """The number of scalar operations of some nests, roughly."""
         total = 0
         for n in names:
             nest = self.nest(n)
@@ -201,8 +209,8 @@ class Plan:
         return total
 
     def lanes(self, nest: Nest, size: int) -> int:
-        """How many lanes suit a loop of a size: a full vector, or the next power of two for a short
-        one.
+        """The number of lanes for a loop of this size: a full vector, or for a short loop the next
+        power of two.
         """
         widest = max(
             (
@@ -226,7 +234,7 @@ class Plan:
         self.do("vectorize", name, inner)
 
     def vectors(self, name: str, r: Expr, lanes: int) -> tuple[Expr, ...]:
-        """A loop as copies of vectors; the loops that it becomes."""
+        """Turn a loop into copies of vectors; the loops that it becomes."""
         if r.size.arg <= lanes:
             self.do("vectorize", name, r)
             return (r,)
@@ -236,12 +244,15 @@ class Plan:
         return outer, inner
 
     def turn(self, name: str, along: Expr, across: Expr, lanes: int) -> None:
-        """Squares of values: computed as vectors along one loop, kept or stored along another."""
+        """Transpose squares of values: computed as vectors along one loop, kept or stored along
+        another.
+        """
         self.transpose(name, *self.squares(name, along, across, lanes))
 
     def squares(self, name: str, along: Expr, across: Expr, lanes: int) -> tuple[Expr, Expr]:
-        """Two loops in squares; the loops of a square. Where that may be, the last squares begin
-        earlier: none has rows under an empty mask then.
+        """Split two loops into squares; the two loops of one square.
+
+        If it is legal, the last square begins earlier instead of having masked rows.
         """
         inside = []
         for r in (across, along):
@@ -258,9 +269,11 @@ class Plan:
         order: Sequence[Expr | Sequence[Expr]],
         copy: str,
     ) -> list[Expr]:
-        """Copy what a nest loads by `e`, one of perhaps several loads of a buffer, to a nest called
-        `copy`, whose loops are returned. Several loops, such as the rows and the taps of a window,
-        may become one of these.
+        """Copy the elements that a nest loads by `e` to a new nest called `copy`; the loops of that
+        nest.
+
+        `e` may be one of several loads of a buffer. An entry of `order` may be several loops, such
+        as the rows and taps of a window: they become one loop of the copy.
         """
         number = self.number(name, e)
         which = (number,) if number else ()
@@ -269,26 +282,27 @@ class Plan:
         return self.loops(copy)
 
     def number(self, name: str, e: Expr) -> int:
-        """Which of the different loads of its buffer in a nest a load is."""
+        """The number of a load among the different loads of its buffer in a nest."""
         found = self.nest(name).nodes
         return [x for x in found if x.op is ExprOp.LOAD and x.arg == e.arg].index(e)
 
     def limit(self, name: str, r: Expr) -> None:
-        """Leave out the first and the last iterations of a loop, if they change nothing."""
+        """Leave out the first and last iterations of a loop if they change nothing."""
         nest, depth = self.nest(name), self._depth(name, r)
         bounds = start_of(self.kernel, nest, depth), end_of(self.kernel, nest, depth)
         if bounds != (None, None):
             self.do("limit", name, r)
 
     def transpose(self, name: str, along: Expr, across: Expr) -> None:
-        """`turn` for loops that have the size of a square already."""
+        """Transpose like `turn`, for loops that have the size of a square already."""
         last = (along, across)
         self.do("reorder", name, (*self.others(name, last), *last))
         self.do("transpose", name, *last)
 
     def fetch_results(self, name: str) -> None:
-        """What a root will store to comes into the cache before it is computed, where the results
-        are more than the second cache keeps: stores would wait for it.
+        """Prefetch the places that a root will store to, before their values are computed.
+
+        Only if the results exceed the second cache: stores would wait for their lines.
         """
         nest = self.nest(name)
         count = prod(loop.range.size.max for loop in nest.loops)
@@ -298,24 +312,24 @@ class Plan:
                 self.do("prefetch", name, slot, 0)
 
     def share(self, name: str, loops: int = 1) -> None:
-        """Share out the first loops of a root nest as one, where there is work for two threads."""
+        """Share out the first loops of a root nest as one, if there is work for two threads."""
         if loops == 0 or self.work(name) < SERIAL_WORK:
             return
         self.do("parallel", name, self.fuse_first(name, loops))
 
     def fuse_first(self, name: str, loops: int) -> Expr:
-        """Make the first loops of a nest one, which is returned."""
+        """Fuse the first loops of a nest; the fused loop."""
         return self.fuse_at(name, 0, loops)
 
     def fuse_at(self, name: str, depth: int, loops: int) -> Expr:
-        """Make so many loops of a nest one, from that depth on, which is returned."""
+        """Fuse `loops` loops of a nest from `depth` on; the fused loop."""
         for _ in range(loops - 1):
             self.do("fuse", name, self.loops(name)[depth])
         return self.loops(name)[depth]
 
 
 def _literal(arg: Any) -> Any:
-    """An argument as an opt has it: names of ranges, and tuples of these."""
+    """An argument as an opt has it: names instead of ranges, tuples instead of lists."""
     if isinstance(arg, Expr):
         return arg.name
     return tuple(map(_literal, arg)) if isinstance(arg, (list, tuple)) else arg
@@ -331,21 +345,23 @@ def loads(value: Expr) -> list[Expr]:
 
 
 def outer_loads(value: Expr) -> list[Expr]:
-    """Those that do not say where another load is: a copy of that one has them too."""
+    """The loads of a value that are not part of another load's index: a copy of that load includes
+    them.
+    """
     found = loads(value)
     inner = {e for x in found for e in loads(x) if e is not x}
     return [e for e in found if e not in inner]
 
 
 def bytes_loaded(e: Expr) -> int:
-    """How many bytes a load touches in all of its iterations, at most."""
+    """The number of bytes that a load touches in all of its iterations, at most."""
     return prod(r.size.max for r in e.ranges) * e.dtype.itemsize
 
 
 def load_step(e: Expr, r: Expr) -> int:
-    """How far a load moves along a range, in its own width: 1 where it reads neighbours.
+    """The distance of a load's elements along a range, in units of its own width; 1 for neighbours.
 
-    Two elements that are packed count as one where they are neighbours themselves.
+    A packed pair counts as one element if its two elements are neighbours.
     """
     step = step_of(e.src[0], r)
     if len(e.src) == 2 or e.src[2] - e.src[0] is not const(1):
@@ -354,7 +370,7 @@ def load_step(e: Expr, r: Expr) -> int:
 
 
 def step_of(index: Expr, r: Expr) -> int:
-    """How far an index moves along a range.
+    """The distance that an index moves along a range.
 
     0 where it does not depend on it, -1 where it is not linear in it.
     """
@@ -363,8 +379,8 @@ def step_of(index: Expr, r: Expr) -> int:
 
 
 def gap_of_copies(nest: Nest, slot: int) -> int:
-    """How far apart in a buffer neighbouring copies of a nest load, where that is less than a line
-    of cache; else 1.
+    """The distance in a buffer between copies of a nest's loads, if it is less than a cache line;
+    else 1.
     """
     copies = [loop.range for loop in nest.loops if loop.kind is Kind.UNROLL]
     found = [e for e in nest.nodes if e.op is ExprOp.LOAD and e.arg == slot]

@@ -1,8 +1,9 @@
-"""Copies that a kernel makes of what never changes, made beforehand by kernels of their own.
+"""Copies of constants that a kernel would make in each run, made beforehand by kernels of their
+own.
 
-A scheduled kernel fills packed panels in each run (`stage`). Where such a copy is of a buffer that
-is the same in the next run, such as a model's weights, `prepack` takes it out: what is left reads
-it from one more buffer, which holds all panels one after the other. Results keep their bits.
+A scheduled kernel fills packed panels in each run (`stage`). If such a copy is of a buffer that is
+the same in the next run, such as a model's weights, `prepack` takes it out. The kernel then reads
+all panels from one more buffer. Results keep their bits.
 """
 
 from __future__ import annotations
@@ -31,10 +32,15 @@ from ferrule.expr import Expr, ExprOp, Variable, const, load, range_, toposort
 from ferrule.records import dataclass
 from ferrule.target import Target
 
-LEAST_GAIN = 0.02  # of a kernel's time: less is not worth the memory
-MOST_GROWTH = 2  # times the size of what is copied
-NEAR_CYCLES = 0.3  # to copy an element whose neighbours in the copy are neighbours in memory
-FAR_CYCLES = 0.7  # another element
+# Set on 2026-11-22; not measured by themselves.
+MIN_GAIN = 0.02
+"""The share of a kernel's time; less is not worth the memory."""
+MAX_GROWTH = 2
+"""Times the size of the copied buffer."""
+NEAR_CYCLES = 0.3
+"""Cycles to copy an element whose neighbours in the copy are neighbours in memory."""
+FAR_CYCLES = 0.7
+"""Cycles to copy another element."""
 
 
 @dataclass(frozen=True)
@@ -45,7 +51,7 @@ class Copy:
     source: int
     """The slot of the copied buffer in the kernel that the copy was taken out of."""
     elements: int
-    """How many the buffer holds, of the dtype `kernel.slots[0]`."""
+    """The number of elements of the filled buffer, of the dtype `kernel.slots[0]`."""
 
     @property
     def dtype(self) -> DType:
@@ -55,7 +61,7 @@ class Copy:
 
 @dataclass(frozen=True)
 class Prepacked:
-    """A kernel that reads its last `len(copies)` slots from what these fill."""
+    """A kernel that reads its last `len(copies)` slots, which the copies fill."""
 
     kernel: Kernel
     copies: tuple[Copy, ...]
@@ -73,7 +79,7 @@ def prepack(kernel: Kernel, constant: Set[int], sizes: Sequence[int], target: Ta
             continue
         copy = _copy(kernel, nest, slot)
         size = copy.elements * copy.dtype.itemsize
-        if size <= MOST_GROWTH * sizes[slot] and _gain(kernel, nest, target) >= LEAST_GAIN:
+        if size <= MAX_GROWTH * sizes[slot] and _gain(kernel, nest, target) >= MIN_GAIN:
             kernel = _without(kernel, nest)
             copies.append(copy)
     verify(kernel)
@@ -81,7 +87,7 @@ def prepack(kernel: Kernel, constant: Set[int], sizes: Sequence[int], target: Ta
 
 
 def _copied_slot(kernel: Kernel, nest: Nest) -> int:
-    """The slot that a nest copies all its values from; -1 if it does more, or less, than that."""
+    """The slot that a nest copies all its values from; -1 if the nest is not just such a copy."""
     if nest.at is None or len(nest.computes) != 1:
         return -1
     (c,) = nest.computes
@@ -99,9 +105,9 @@ def _copied_slot(kernel: Kernel, nest: Nest) -> int:
 
 
 def _around(kernel: Kernel, nest: Nest) -> list[tuple[Expr, Expr]]:
-    """What a copy varies with outside of it, the outermost first, and a range over its values.
+    """The outer values that a copy varies with, outermost first, each with a range over it.
 
-    That is the range of a loop; or its quotient, where several iterations share a copy.
+    A value is the range of a loop; or its quotient, if several iterations share a copy.
     """
     peels = [loop.peel for loop in nest.loops if loop.peel is not None]
     nodes = toposort([*expressions(nest), *peels])
@@ -120,7 +126,7 @@ def _around(kernel: Kernel, nest: Nest) -> list[tuple[Expr, Expr]]:
 
 
 def _start(around: Sequence[Expr], sizes: Sequence[int], elements: int) -> Expr:
-    """Where the copy that is made inside some iterations begins."""
+    """The place where the copy of some outer iterations begins."""
     number = const(0)
     for place, size in zip(around, sizes, strict=True):
         number = number * size + place
@@ -161,7 +167,7 @@ def _without(kernel: Kernel, nest: Nest) -> Kernel:
 
 
 def _gain(kernel: Kernel, nest: Nest, target: Target) -> float:
-    """About which part of the kernel's time the copy takes: where sums take most of the rest."""
+    """About the share of the kernel's time that a copy takes, if sums take most of the rest."""
     (c,) = nest.computes
     lane = c.ranges[-1]
     near = all(load_step(e, lane) == 1 for e in loads(c.value))

@@ -1,8 +1,8 @@
-"""What becomes of a scheduled kernel before it is a program: functions that processors have no
-instruction for are written out, and loops of one iteration are copies.
+"""Legalization of a scheduled kernel: transcendental functions are expanded, loops of one iteration
+are copies.
 
-A power of two whose every use ends in a float of at most 11 bits may be less exact than others:
-where the target has an instruction for such (NEAR_EXP2), that is taken.
+A power of two that is only used in floats of at most 11 bits may be less exact. If the target has
+an instruction for that (NEAR_EXP2), the power uses it.
 """
 
 from __future__ import annotations
@@ -17,18 +17,18 @@ from ferrule.codegen.primitives.editing import mapped
 from ferrule.dtype import DType, dtypes
 from ferrule.expr import COSTLY, Expr, ExprOp, const, rebuild, toposort
 
-_NARROW_BITS = 10  # of the mantissa of a float16, without the first
+_NARROW_BITS = 10  # stored bits of the mantissa of a float16; with the implicit one it has 11
 
 
 def prepared(kernel: Kernel, *, blocks: bool, native_ops: frozenset[str] = frozenset()) -> Kernel:
-    """The kernel as a program has it; for blocks of threads, or for one."""
+    """The kernel as it is emitted; `blocks` if it is for thread blocks, not for a CPU's thread."""
     rounded = _rounded(kernel) if ExprOp.NEAR_EXP2.name in native_ops else frozenset()
     kernel = _once(_expanded(kernel, rounded))
     return _without_single(kernel) if blocks else kernel
 
 
 def _rounded(kernel: Kernel) -> frozenset[Expr]:
-    """The powers of two in float32 of which nothing but floats of at most 11 bits is made."""
+    """The float32 powers of two that are only used in floats of at most 11 bits."""
     nodes = toposort(e for nest in kernel.nests for e in expressions(nest))
     powers = {e for e in nodes if e.op is ExprOp.EXP2 and e.dtype is dtypes.float32}
     if not powers:
@@ -36,7 +36,7 @@ def _rounded(kernel: Kernel) -> frozenset[Expr]:
     computes = [c for nest in kernel.nests for c in nest.computes]
     always = [c.value for c in computes if c.store is not None]
     always += [s for e in nodes if _counts_exactly(e) for s in e.src]
-    names: set[str] = set()  # of what is kept, whatever counts as it is
+    names: set[str] = set()  # of the kept values that are used with all of their bits
     while True:
         used = [c for c in computes if names.intersection(c.names)]
         starts = [c.start for c in used if c.start is not None]
@@ -48,14 +48,18 @@ def _rounded(kernel: Kernel) -> frozenset[Expr]:
 
 
 def _counts_exactly(e: Expr) -> bool:
-    """Whether something else than a float is made of floats, other than whether they are 0."""
+    """True if a value that is no float is computed from floats, other than by a comparison with
+    0.
+    """
     if dtypes.is_float(e.dtype):
         return False
     return not any(s.op is ExprOp.CONST and s.arg == 0 for s in e.src)
 
 
 def _unrounded(roots: Iterable[Expr]) -> set[Expr]:
-    """What some values are made of, but for that which is rounded to a narrow float before."""
+    """All values that some roots are computed from, up to those that are rounded to a narrow
+    float.
+    """
     found: set[Expr] = set()
     stack = list(roots)
     while stack:
@@ -67,13 +71,13 @@ def _unrounded(roots: Iterable[Expr]) -> set[Expr]:
 
 
 def _is_narrow(e: Expr) -> bool:
-    """Whether a value is rounded to at most 11 bits."""
+    """True if a value is rounded to at most 11 bits."""
     narrow = dtypes.is_float(e.dtype) and e.dtype.mantissa_bits <= _NARROW_BITS
     return narrow and e.op is ExprOp.CAST
 
 
 def _expanded(kernel: Kernel, rounded: frozenset[Expr]) -> Kernel:
-    """The kernel with its transcendental functions written out; some of them may be rounded."""
+    """The kernel with its transcendental functions expanded; those in `rounded` less exactly."""
     nests = []
     for nest in kernel.nests:
         computes = tuple(_written_out(c, rounded) for c in nest.computes)
@@ -124,7 +128,10 @@ def _log2_e(dtype: DType) -> Expr:
 
 
 def _once(kernel: Kernel) -> Kernel:
-    """Loops of one iteration around lanes and copies are copies, if nothing else is inside."""
+    """The kernel with copies instead of loops of one iteration around lanes and copies.
+
+    A loop in which another nest hangs stays.
+    """
     deepest: dict[str, int] = {}
     for nest in kernel.nests:
         if nest.at is not None:
@@ -149,7 +156,7 @@ def _runs_once(loop: Loop) -> bool:
 
 
 def _without_single(kernel: Kernel) -> Kernel:
-    """The kernel with 0 for every range of one iteration, so that equal indices are one."""
+    """The kernel with 0 for every range of one iteration, so that equal indices are one node."""
     loops = [loop for nest in kernel.nests for loop in nest.loops]
     zeros = {loop.range: const(0) for loop in loops if loop.range.size is const(1)}
     if not zeros:

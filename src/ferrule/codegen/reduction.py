@@ -1,12 +1,12 @@
 """Reduces: accumulators in registers, updated by the innermost loops.
 
-Where only loops that are combined over, lanes and copies remain, there is a register for every copy
-of every accumulator. Where a serial loop over a kept axis follows the first loop that is combined
-over, accumulators live in scratch memory, and are held in registers from that loop on.
+If only combined loops, lanes and copies remain, each copy of each accumulator has a register. If a
+serial loop over a kept axis comes after the first combined loop, accumulators are in scratch
+memory, and in registers from that loop on.
 
-What runs along a loop has its registers outside of it. In each iteration it goes on from what it
-has there: a nest's own accumulators in place, those of a nest that hangs in the loop once that has
-its part of this iteration.
+A reduce that runs along a loop has its registers outside of that loop, and each iteration goes on
+from them. A nest's own accumulators are updated in place; a nest that hangs in the loop is added to
+them once it has the part of this iteration.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from ferrule.codegen.values import Values
 from ferrule.dtype import dtypes
 from ferrule.expr import ExprOp, const
 
-# A value that is added to an accumulator -> one operation that does both; a DOT adds to 0 before.
+# The operation of a term -> one operation that adds it to an accumulator. A DOT else adds to 0.
 _FUSED = {ExprOp.MUL: ExprOp.MULACC, ExprOp.DOT: ExprOp.DOT}
 _Registers = dict[Copy, UOp]
 
@@ -44,8 +44,8 @@ _Registers = dict[Copy, UOp]
 class Reductions:
     """Puts the loops of reduces into a program, from the first one that is combined over.
 
-    `children(nest, depth)` does what is computed where so many loops of a nest are open,
-    `serial(loop, body)` a loop that runs, and what is copied ahead of it.
+    `children(nest, depth)` emits the nests that hang where `depth` loops of a nest are open.
+    `serial(loop, body)` emits a loop that runs, and its copies ahead.
     """
 
     def __init__(
@@ -65,8 +65,8 @@ class Reductions:
         self._names = itertools.count()
 
     def reduce(self, nest: Nest, depth: int) -> None:
-        """The loops of a nest from the first one that is combined over, at `depth`, and after them
-        what becomes of the accumulators.
+        """Emit the loops of a nest from the first combined one, at `depth`, and the use of the
+        accumulators.
         """
         hold = _hold_depth(nest)
         if hold == depth:
@@ -101,7 +101,7 @@ class Reductions:
     # -- before ------------------------------------------------------------------------------------
 
     def _fill_identity(self, nest: Nest, depth: int) -> None:
-        """Scratch accumulators start as the identity."""
+        """Set the accumulators in scratch memory to the identity."""
         for c in nest.computes:
             inner = [loop for loop in nest.loops[depth:] if loop.range in c.ranges]
             identity = c.monoid.identity(c.value.dtype) if c.monoid else const(0, c.value.dtype)
@@ -124,7 +124,7 @@ class Reductions:
             run_loop(self.values, Loop(loop.range), lambda: self._fill(c, rest))
 
     def _registers(self, nest: Nest, hold: int) -> _Registers:
-        """A register for every copy of every accumulator; it starts as the identity."""
+        """A register for every copy of every accumulator, set to the identity."""
         out: _Registers = {}
         for c in nest.computes:
             if c.monoid is None:
@@ -144,7 +144,7 @@ class Reductions:
     # -- loops -------------------------------------------------------------------------------------
 
     def _accumulate(self, nest: Nest, depth: int, registers: _Registers) -> None:
-        """The loops from `depth` on; the innermost lanes and copies update the registers."""
+        """Emit the loops from `depth` on; the innermost lanes and copies update the registers."""
         if depth > first_reduce(nest):
             self.children(nest, depth)
         if depth == 1:
@@ -155,8 +155,9 @@ class Reductions:
             self._update_inside(nest, depth, registers)
 
     def _accumulate_rest(self, nest: Nest, depth: int, registers: _Registers) -> None:
-        """The loops from a depth on in which nothing hangs: products by warp groups that do not go
-        on beside the next iteration begin and end there.
+        """Emit the loops from a depth on in which no nest hangs.
+
+        Products by warp groups begin and end there, unless they may overlap the next iteration.
         """
         begin = is_by_warp_groups(nest) and not products_go_on(self.values.kernel, nest)
         if begin:
@@ -204,7 +205,7 @@ class Reductions:
     def _update_tree(
         self, c: Compute, monoid: Monoid, combined: Sequence[Loop], registers: _Registers
     ) -> None:
-        """Combine all copies, then all lanes, and last the register: short chains of dependent
+        """Combine all copies, then all lanes, and the register last: short chains of dependent
         operations.
         """
         values = [self.values.vector(c.value) for _ in self.values.each_copy(combined)]
@@ -242,7 +243,7 @@ class Reductions:
         self.out.set(register, new)
 
     def _add(self, monoid: Monoid, register: UOp, value: UOp) -> None:
-        """Combine a register with a value; the first one replaces the identity."""
+        """Combine a register with a value; the first value replaces the identity."""
         if self._fresh.pop(register, None) != self.out.innermost:
             value = self.out.alu(monoid.op, self.out.get(register), value)
         self.out.set(register, value)
@@ -250,8 +251,10 @@ class Reductions:
     # -- after -------------------------------------------------------------------------------------
 
     def _finish(self, nest: Nest, hold: int, registers: _Registers, *, partial: bool) -> None:
-        """After the loops: the values stay in registers, or go to scratch; there they are combined
-        with what is there, if they are a part of the result.
+        """Take the accumulators out of their registers after the loops.
+
+        They are kept, in registers or in scratch memory. A partial result is combined with the
+        value in scratch memory.
         """
         for c in nest.computes:
             if c.monoid is None:
@@ -269,7 +272,7 @@ class Reductions:
                     self.values.keep(c, value)
 
     def _across(self, nest: Nest, monoid: Monoid, value: UOp) -> UOp:
-        """What several threads have combined, each a part, in all of them."""
+        """The combination of several threads' values, in all of these threads."""
         for digit in self.values.threads.combined(nest):
             arg = (monoid.op, digit.size, digit.step)
             value = self.out.inside(UOp(UOps.ACROSS, value.dtype, value.lanes, (value,), arg))
@@ -278,15 +281,20 @@ class Reductions:
     # -- what runs along a loop --------------------------------------------------------------------
 
     def begin_along(self, nest: Nest, depth: int) -> None:
-        """Registers for what runs along a loop of a nest that reduces nothing, about to open."""
+        """Make the registers of nests in a loop along which they run, before that loop is
+        opened.
+        """
         r = nest.loops[depth].range
         for n in self.values.kernel.nests:
             if n.at == (nest.name, depth + 1) and any(c.along is r for c in n.computes):
                 self._running |= self._registers(n, 0)
 
     def _begin_running(self, nest: Nest, own: _Registers) -> list[Compute]:
-        """Registers for what runs along the first loop of a nest, which is about to open: its own
-        accumulators, and those of the nests that hang in it; the latter are returned.
+        """Make the registers of the reduces that run along a nest's first loop, before it is
+        opened.
+
+        These are the nest's own accumulators, and those of nests that hang in the loop; the latter
+        are returned.
         """
         first = nest.loop_ranges[:1]
         hanging = [n for n in self.values.kernel.nests if n.at == (nest.name, 1)]
@@ -299,7 +307,7 @@ class Reductions:
         return inside
 
     def _go_on(self, nest: Nest) -> None:
-        """What a nest's own accumulators go on from in this iteration of its first loop."""
+        """Set a nest's own running accumulators to their start values of this iteration."""
         for c in nest.computes:
             if c.along is None or c.along not in nest.loop_ranges or c.start is None:
                 continue
@@ -310,7 +318,9 @@ class Reductions:
                     self.out.set(register, self._start(c, register))
 
     def _start(self, c: Compute, register: UOp) -> UOp:
-        """What a reduce goes on from: by what it was before, which can be read from now on."""
+        """The start value of a running reduce in this iteration; its `before` can be read from now
+        on.
+        """
         before = self.out.get(register)
         self.values.keep(self.values.kernel.computes[c.before], before)
         if c.start is None:
@@ -318,7 +328,7 @@ class Reductions:
         return self.out.widen(self.values.vector(c.start), register.lanes)
 
     def _add_to_running(self, c: Compute, monoid: Monoid, part: UOp) -> UOp:
-        """A running reduce, with what one iteration adds to it."""
+        """A running reduce after this iteration's part is added."""
         register = self._running[self.values.key(c)]
         start = self._start(c, register)
         if c.by_lanes is not None:
@@ -331,13 +341,13 @@ class Reductions:
         return value
 
     def _prefixes(self, monoid: Monoid, part: UOp) -> UOp:
-        """Each lane combined with all lanes before it."""
+        """Each lane combined with all lanes before it: log2(lanes) steps."""
         lanes = part.lanes
         step = 1
         while step < lanes:
             moved = self.out.shuffle(tuple((i - step) % lanes for i in range(lanes)), part)
             both = self.out.alu(monoid.op, moved, part)
-            # The first lanes have none so far before them.
+            # The first lanes have no lane so far before them.
             part = self.out.shuffle(
                 tuple(i if i < step else lanes + i for i in range(lanes)), part, both
             )
@@ -345,7 +355,7 @@ class Reductions:
         return part
 
     def _end_running(self, c: Compute) -> None:
-        """After the loop: what has run along it is known."""
+        """Read the final values of a running reduce, after its loop."""
         inner = self.values.kernel.owner[c.name].loops
         kept = [loop for loop in inner if loop.range in c.ranges]
         with self.values.along(self.values.lane_of(kept)):
@@ -355,7 +365,9 @@ class Reductions:
     # -- products of matrices ----------------------------------------------------------------------
 
     def _multiply(self, nest: Nest, rest: Sequence[Loop], registers: _Registers) -> None:
-        """A product of matrices for each copy of a warp's tile; its halves are copies too."""
+        """Emit one product of matrices for each copy of a warp's tile; the two halves are copies
+        too.
+        """
         *copies, half, lane, _ = rest
         (c,) = nest.computes
         for _ in self.values.each_copy(copies):
@@ -370,7 +382,7 @@ class Reductions:
                 self._fresh.pop(register, None)
 
     def _multiply_together(self, nest: Nest, rest: Sequence[Loop], registers: _Registers) -> None:
-        """A product of matrices by four warps, of all columns of their tile at once."""
+        """Emit one product of matrices by four warps, of all columns of their tile at once."""
         *copies, half, lane, _ = rest
         (c,) = nest.computes
         terms = [loop for loop in copies if loop.range not in c.ranges]
@@ -388,8 +400,9 @@ class Reductions:
 
 
 def first_reduce(nest: Nest) -> int:
-    """The depth of the first loop that is combined over, or from which on lanes and copies alone
-    follow if there is no such; -1 if nothing is combined.
+    """The depth of the first combined loop; if there is none, of the first loop after all that run.
+
+    -1 if nothing is combined.
     """
     if all(c.monoid is None for c in nest.computes):
         return -1
@@ -400,7 +413,7 @@ def first_reduce(nest: Nest) -> int:
 
 
 def _hold_depth(nest: Nest) -> int:
-    """The depth from which no serial loop over a kept axis follows."""
+    """The depth from which on no serial loop over a kept axis follows."""
     depth = first = first_reduce(nest)
     kept = nest.kept
     for d, loop in enumerate(nest.loops[first:], first):

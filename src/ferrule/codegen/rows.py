@@ -1,4 +1,6 @@
-"""Reduces along rows or columns: lanes where memory is contiguous, rows kept where it pays."""
+"""Schedules of reduces along rows or columns: lanes where memory is contiguous, rows kept if they
+are costly.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +8,7 @@ from collections.abc import Sequence
 from math import prod
 
 from ferrule.codegen.kernel import Kind, Loop, Nest
-from ferrule.codegen.neighbours import MOST_VECTORS
+from ferrule.codegen.neighbours import MAX_VECTORS
 from ferrule.codegen.panels import schedule_panels
 from ferrule.codegen.plan import (
     LINE_BYTES,
@@ -22,14 +24,25 @@ from ferrule.codegen.primitives.nests import mergeable, shared_row
 from ferrule.codegen.streams import passes_by
 from ferrule.expr import COSTLY, Expr, const, toposort
 
-FEW_VECTORS = 4  # of a row: then it stays in registers
-MANY = 16  # results, which fill a vector
-CHUNKS = 8  # for each thread, each of which computes again what all results wait for
-WORTH_REPEATING = 8  # times as much work has to be left in a chunk
-STREAMS = 2  # of a reduce that waits for memory, where it loads from one buffer
-STREAM_BYTES = 4 * PAGE_BYTES  # of a row, at least
-FROM_MEMORY = 32 << 20  # bytes: more than third caches keep
-WHOLE = 64  # elements: chunks of so many, or of multiples, have no vectors that are not full
+# Tuning constants, set between 2026-11-21 and 23 on the processors of docs/performance.md. Those
+# without a figure were not measured by themselves.
+MAX_UNROLLED_VECTORS = 4
+"""Vectors of a short row, which then stays in registers."""
+MANY_RESULTS = 16
+"""Results that fill a vector."""
+CHUNKS_PER_THREAD = 8
+"""Chunks for each thread, if each chunk computes again what all results need."""
+MIN_WORK_RATIO = 8
+"""Work of a chunk relative to what it computes again, at least."""
+STREAMS = 2
+"""Parts that a reduce reads side by side if it waits for memory and loads from one buffer: 0.51 to
+0.93 of the time for 64 MiB on two threads of a Zen 5."""
+MIN_STREAM_BYTES = 4 * PAGE_BYTES
+"""Bytes of a part of a row."""
+UNCACHED_READ_BYTES = 32 << 20
+"""Bytes, more than third caches keep."""
+CHUNK_MULTIPLE = 64
+"""Elements; chunks whose size is a multiple have only full vectors."""
 
 
 def schedule_rows(plan: Plan, name: str, below: Sequence[str]) -> None:
@@ -70,7 +83,7 @@ def merge_siblings(plan: Plan, below: Sequence[str]) -> None:
 
 
 def _ready(plan: Plan, first: str, second: str) -> bool:
-    """Whether no nest between two siblings reads the first, which moves down to the second."""
+    """True if no nest between two siblings reads the first one, which moves down to the second."""
     order = [n.name for n in plan.kernel.nests]
     a, b = order.index(first), order.index(second)
     if a > b:
@@ -81,10 +94,10 @@ def _ready(plan: Plan, first: str, second: str) -> bool:
 
 
 def _repeat_first(plan: Plan, name: str, below: Sequence[str]) -> None:
-    """What all results wait for, and takes little, is computed again for each chunk of them: done
-    once, before all of them, it would leave the whole kernel to one thread.
+    """Compute a cheap nest, which all results need, again in each chunk of the results.
 
-    So it is with the last step of a long reduce, which combines a few parts.
+    Computed once, before all results, it would leave the whole kernel to one thread. An example is
+    the last step of a long reduce, which combines a few parts.
     """
     loops = plan.nest(name).loops
     first = [n for n in below if plan.nest(n).at == (name, 0)]
@@ -97,13 +110,13 @@ def _repeat_first(plan: Plan, name: str, below: Sequence[str]) -> None:
     if whole < SERIAL_WORK:
         return
     r = loops[0].range
-    worth_it = whole // (WORTH_REPEATING * max(once, 1))
-    chunks = min(CHUNKS * plan.target.max_threads, r.size.max, worth_it)
+    worth_it = whole // (MIN_WORK_RATIO * max(once, 1))
+    chunks = min(CHUNKS_PER_THREAD * plan.target.max_threads, r.size.max, worth_it)
     if chunks < plan.target.max_threads:
         return
     size = -(-r.size.max // chunks)
-    if size > WHOLE and len(loops) == 1:
-        size = -(-size // WHOLE) * WHOLE
+    if size > CHUNK_MULTIPLE and len(loops) == 1:
+        size = -(-size // CHUNK_MULTIPLE) * CHUNK_MULTIPLE
     if size > 1:
         plan.do("split", name, r, size, "peel")
     for n in reversed(first):
@@ -113,11 +126,12 @@ def _repeat_first(plan: Plan, name: str, below: Sequence[str]) -> None:
 def column_axis(
     plan: Plan, name: str, below: Sequence[str], depth: int | None = None
 ) -> Expr | None:
-    """A kept axis along which what the reduces inside of it load is contiguous; one of the first
-    `depth` loops, if that is given.
+    """The kept axis along which most loads of the reduces inside it are contiguous; None if there
+    is none.
 
-    What is the same for all terms of a result, such as a channel's mean, does not count; nor what
-    is the same for all of many results, such as a mask, which every lane multiplies by.
+    With `depth`, it is one of the first `depth` loops. Loads that are the same for all terms of a
+    result, such as a channel's mean, do not count. Neither do loads that are the same for many
+    results, such as a mask: every lane multiplies by it.
     """
     best: Expr | None = None
     best_score = 0
@@ -130,7 +144,7 @@ def column_axis(
                     continue
                 inner = n.loops[-1].range
                 along += step_of(e.src[0], r) == 1 and r.size.max >= 4
-                differs = r in e.src[0].ranges or r.size.max < MANY
+                differs = r in e.src[0].ranges or r.size.max < MANY_RESULTS
                 across += differs and step_of(e.src[0], inner) == 1 and inner.size.max >= 4
         if along > across and along > best_score:
             best, best_score = r, along
@@ -138,15 +152,19 @@ def column_axis(
 
 
 def _inside(plan: Plan, name: str, below: Sequence[str], r: Expr) -> list[str]:
-    """The reduces in a loop of a root; others, such as how many elements of a row a mask leaves,
-    are made once for all of its iterations.
+    """The reduces inside of a root's loop.
+
+    Other reduces, such as the number of elements that a mask leaves of a row, are computed once for
+    all of its iterations.
     """
     depth = [loop.range for loop in plan.nest(name).loops].index(r)
     return [n for n in below if _depth_in(plan, name, n) > depth]
 
 
 def _depth_in(plan: Plan, name: str, n: str) -> int:
-    """In how many loops of a root a nest is, by itself or with the one that it is in."""
+    """The number of a root's loops around a nest, directly or by way of the nest that it hangs
+    in.
+    """
     at = plan.nest(n).at
     while at is not None and at[0] != name:
         at = plan.nest(at[0]).at
@@ -154,8 +172,10 @@ def _depth_in(plan: Plan, name: str, n: str) -> int:
 
 
 def _gather_axis(plan: Plan, name: str, below: Sequence[str]) -> Expr | None:
-    """Where nothing is contiguous: the kept axis along which no condition changes and most loads
-    are near one another, and of several such axes the longest.
+    """The kept axis for lanes if no load is contiguous; None if some load is, or no axis fits.
+
+    No condition changes along it, and most loads are near one another there. Of several such axes
+    it is the longest.
     """
     nest = plan.nest(name)
     direct = [plan.nest(n) for n in below]
@@ -175,12 +195,14 @@ def _gather_axis(plan: Plan, name: str, below: Sequence[str]) -> Expr | None:
 
 
 def _count_near(found: Sequence[Expr], r: Expr) -> int:
-    """How many loads are of neighbours along a range, or of elements a few vectors have."""
-    return sum(0 < step_of(e.src[0], r) <= MOST_VECTORS for e in found)
+    """The number of loads whose elements along a range are neighbours, or a few vectors'
+    elements.
+    """
+    return sum(0 < step_of(e.src[0], r) <= MAX_VECTORS for e in found)
 
 
 def _columns(plan: Plan, name: str, below: Sequence[str], r: Expr) -> None:
-    """Lanes along a kept axis: every reduce keeps a vector of results."""
+    """Put lanes along a kept axis: every reduce keeps a vector of results."""
     lanes = plan.lanes(plan.nest(name), r.size.max)
     many = r.size.max >= 8 * lanes * 4 * plan.target.max_threads
     vectors = 4 if many else 1
@@ -225,21 +247,21 @@ def _keep_rows(plan: Plan, name: str, below: Sequence[str]) -> None:
 
 
 def _reduce_lanes(plan: Plan, n: str) -> None:
-    """Several vectors of partial results along the innermost loop of a reduce."""
+    """Give a reduce several vectors of partial results along its innermost loop."""
     nest = plan.nest(n)
     r = nest.loops[-1].range
     lanes = plan.lanes(nest, r.size.max)
     if lanes == 1 or any(c.at == (n, len(nest.loops)) for c in plan.kernel.nests):
         return
     steps = [step_of(e.src[0], r) for c in nest.computes for e in loads(c.value)]
-    near = any(1 <= step <= MOST_VECTORS for step in steps)
+    near = any(1 <= step <= MAX_VECTORS for step in steps)
     if not near and not any(e.src for e in nest.reads):
         return
     most = 4 * lanes
     if _waits_for_memory(plan, nest):
         found = [e for c in nest.computes for e in loads(c.value)]
         widest = max(e.dtype.itemsize for e in found)
-        long = r.size.is_const and r.size.arg * widest >= STREAMS * STREAM_BYTES
+        long = r.size.is_const and r.size.arg * widest >= STREAMS * MIN_STREAM_BYTES
         if long and r.size.arg % (STREAMS * most) == 0 and len(found) == 1:
             _read_in_streams(plan, n, r, most, lanes)
             return
@@ -251,8 +273,9 @@ def _reduce_lanes(plan: Plan, n: str) -> None:
 
 
 def _read_in_streams(plan: Plan, n: str, r: Expr, step: int, lanes: int) -> None:
-    """Lanes for a reduce that reads several parts of its terms side by side: the processor looks
-    ahead in each of them.
+    """Give a reduce lanes that read several parts of its terms side by side.
+
+    The processor prefetches in each of these parts.
     """
     streams, stream = plan.split(n, r, r.size.arg // STREAMS, "mask")
     _, part = plan.split(n, stream, step, "mask")
@@ -264,12 +287,13 @@ def _read_in_streams(plan: Plan, n: str, r: Expr, step: int, lanes: int) -> None
 
 
 def _waits_for_memory(plan: Plan, nest: Nest) -> bool:
-    """Whether a reduce does little more than to read what no cache keeps, and nobody reads again.
-    Loads of whole lines overtake what the processor fetches by itself there; those of half a line
-    do not.
+    """True if a reduce does little more than read data that no cache keeps and that no nest reads
+    again.
+
+    Loads of whole lines overtake the processor's own prefetches there; loads of half lines do not.
     """
     found = [e for c in nest.computes for e in loads(c.value)]
-    if sum(bytes_loaded(e) for e in found) <= FROM_MEMORY:
+    if sum(bytes_loaded(e) for e in found) <= UNCACHED_READ_BYTES:
         return False
     if any(e.op in COSTLY for e in toposort([c.value for c in nest.computes])):
         return False
@@ -279,7 +303,7 @@ def _waits_for_memory(plan: Plan, nest: Nest) -> bool:
 
 
 def _vectorize_last(plan: Plan, name: str, below: Sequence[str]) -> None:
-    """Lanes for the loops of the root inside of all its reduces."""
+    """Put lanes along the loops of the root that are inside of all its reduces."""
     nest = plan.nest(name)
     deepest = max(
         (d for n in below if (at := plan.nest(n).at) and at[0] == name for d in [at[1]]),
@@ -294,9 +318,9 @@ def _vectorize_last(plan: Plan, name: str, below: Sequence[str]) -> None:
 
 
 def _unroll_few(plan: Plan, name: str, row: Expr) -> None:
-    """Copies for the few vectors of a short row, if it was split into some."""
+    """Unroll the few vectors of a short row."""
     loop = plan.nest(name).loops[-2:][0]
-    short = loop.range.size.is_const and loop.range.size.max <= FEW_VECTORS
+    short = loop.range.size.is_const and loop.range.size.max <= MAX_UNROLLED_VECTORS
     if row in loop.lineage and short and loop.peel is None:
         plan.do("unroll", name, loop.range)
 
@@ -323,8 +347,9 @@ def _can_fuse_rows(plan: Plan, name: str) -> bool:
 
 
 def _fetch_rows(plan: Plan, name: str) -> None:
-    """While the last pass over a row finds it in the cache, the next row comes from memory: else
-    passes that wait for memory and passes that compute or store take turns.
+    """Prefetch the next row while the last pass over a row finds it in the cache.
+
+    Otherwise passes that wait for memory and passes that compute or store take turns.
     """
     inside = [n for n in plan.kernel.nests if n.at is not None and n.at[0] == name]
     passes: dict[int, list[Nest]] = {}  # over what each buffer has
@@ -340,11 +365,11 @@ def _fetch_rows(plan: Plan, name: str) -> None:
 
 
 def _next_row(plan: Plan, around: Sequence[Loop], nest: Nest, slot: int) -> int | None:
-    """How far the next row begins from the one that a pass is over, if it is worth a prefetch.
+    """The distance to the next row of a pass, if it is worth a prefetch; else None.
 
-    There are too many rows for the cache to keep all, and room in it for two; a row has several
-    pages, for up to the end of one the processor looks ahead by itself; and the pass does more
-    than to read what is there.
+    There are too many rows for the cache to keep all, and the cache has room for two. A row has
+    several pages, as the processor prefetches within a page by itself. The pass does more than
+    read.
     """
     values = [c.value for c in nest.computes]
     if nest.at is not None and not any(e.op in COSTLY for e in toposort(values)):

@@ -1,4 +1,6 @@
-"""Running totals: lanes along other axes where these are contiguous, else along the totals."""
+"""Schedules of running totals: lanes along another axis if that is contiguous, else along the
+totals.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +12,9 @@ from ferrule.codegen.plan import SERIAL_WORK, Plan, loads, step_of
 from ferrule.codegen.primitives.scans import scanned
 from ferrule.expr import Expr
 
-MOST_VECTORS = 8  # of totals that run at once: what one has to wait for leaves time for others
+MAX_VECTORS = 8
+"""Vectors of totals that run at once, so that others use the time that one waits. Not measured;
+chosen as the 4 cycles of an addition, times the two that begin in a cycle."""
 
 
 def schedule_scan(plan: Plan, name: str, *below: str) -> bool:
@@ -34,7 +38,7 @@ def schedule_scan(plan: Plan, name: str, *below: str) -> bool:
         r = plan.nest(total).computes[0].along
         assert r is not None
         lanes = plan.lanes(plan.nest(name), r.size.max)
-        # Terms that are all the same, as those of totals of ones, have no lanes.
+        # Terms that do not vary, as those of totals of ones, have no lanes.
         varies = any(r in c.value.ranges for c in plan.nest(total).computes)
         if lanes > 1 and varies:
             plan.do("prefix", total, lanes)
@@ -45,7 +49,7 @@ def schedule_scan(plan: Plan, name: str, *below: str) -> bool:
 
 
 def _column(root: Nest, total: Nest, others: Sequence[Expr]) -> Expr | None:
-    """Another axis along which what is stored and loaded is contiguous."""
+    """Another axis along which all stores and loads are contiguous."""
     stores = [c.store.index for c in root.computes if c.store is not None]
     found = [e.src[0] for c in total.computes for e in loads(c.value)]
     for loop in root.loops:
@@ -57,9 +61,9 @@ def _column(root: Nest, total: Nest, others: Sequence[Expr]) -> Expr | None:
 
 
 def _along_columns(plan: Plan, name: str, total: str, column: Expr) -> None:
-    """Vectors of totals side by side, each in a register."""
+    """Run vectors of totals side by side, each in a register."""
     lanes = plan.lanes(plan.nest(name), column.size.max)
-    most = 4 if plan.work(name) >= SERIAL_WORK else MOST_VECTORS
+    most = 4 if plan.work(name) >= SERIAL_WORK else MAX_VECTORS
     vectors = min(most, -(-column.size.max // lanes))
     _, panel = plan.split(name, column, lanes * vectors, "mask")
     inside = plan.vectors(name, panel, lanes)
@@ -70,7 +74,7 @@ def _along_columns(plan: Plan, name: str, total: str, column: Expr) -> None:
 
 
 def _share(plan: Plan, name: str) -> None:
-    """Share out what is outside of the loop that totals run along."""
+    """Share out the loops outside of the loop along which totals run."""
     loops = plan.nest(name).loops
     outside = min(n.at[1] for n in plan.kernel.nests if n.at is not None and n.at[0] == name) - 1
     enough = 8 * plan.target.max_threads

@@ -1,7 +1,7 @@
-"""Scatters: a value says where they store, so that the order of their iterations counts.
+"""Schedules of scatters on CPUs: stores at loaded indices, whose iterations must stay in order.
 
-Loops along other axes than the one that is scattered own their parts of the result, which threads
-can share; what is scattered stays in its order.
+Loops along other axes than the scattered one own their parts of the result, and threads can share
+them. The scattered axis stays in its order.
 """
 
 from __future__ import annotations
@@ -17,8 +17,10 @@ from ferrule.expr import Expr
 
 
 def schedule_rows_of_scatter(plan: Plan) -> bool:
-    """Threads share the rows of a batch that have places of their own, and fill them first; False
-    where a kernel is no such scatter, or little work.
+    """Let threads share the rows of a batch, and fill each row with its initial values first.
+
+    A row is a part of the result that a loop owns. False if a kernel is no such scatter, or has
+    little work.
     """
     names = [nest.name for nest in plan.kernel.nests]
     *fills, host = names
@@ -45,9 +47,9 @@ def schedule_rows_of_scatter(plan: Plan) -> bool:
 
 
 def cut_out(plan: Plan, name: str, host: str, digit: Digit) -> bool:
-    """Split the loops of a nest so that one of them is a digit, as one of the host's is; False
-    where that leaves a tail between others, or where one has as many iterations as a variable says
-    and the other has not.
+    """Split the loops of a nest so that one of them owns a digit, as a loop of the host does.
+
+    False if that leaves a tail in the middle, or if only one of the two loops has a symbolic size.
     """
     iterations = owned(plan.nest(host))[digit].size
     step, size = digit
@@ -55,7 +57,7 @@ def cut_out(plan: Plan, name: str, host: str, digit: Digit) -> bool:
     for (own, count), r in owned(plan.nest(name)).items():
         inner, outer = step * size // own, step // own
         if own <= step and step * size <= own * count:
-            # Only the last digit may have a part in the end that is not full.
+            # Only the last digit may have an incomplete part at its end.
             if step % own or (count % inner and own * count != total):
                 return False
             if r.size is not iterations and not (r.size.is_const and iterations.is_const):
@@ -66,8 +68,10 @@ def cut_out(plan: Plan, name: str, host: str, digit: Digit) -> bool:
 
 
 def fill_inside(plan: Plan, names: Sequence[str], digits: Sequence[Digit]) -> None:
-    """The loops that own some digits come first, and the last nest's are around the others, which
-    fill the result: each part of it is filled right before it is added to.
+    """Put the loops that own some digits first, and the nests that fill the result inside of the
+    host's.
+
+    Each part of the result is filled right before it is added to.
     """
     *fills, host = names
     for name in names:
@@ -80,7 +84,7 @@ def fill_inside(plan: Plan, names: Sequence[str], digits: Sequence[Digit]) -> No
 
 
 def _split(plan: Plan, name: str, r: Expr, factor: int, size: int) -> Expr:
-    """Split a loop, if both parts have more than one iteration; what is then the inner one."""
+    """Split a loop if both parts have more than one iteration; the inner loop then."""
     return r if factor in (1, size) else plan.split(name, r, factor)[1]
 
 
@@ -90,7 +94,7 @@ def stored_by(nest: Nest) -> Store:
 
 
 def owned(nest: Nest) -> dict[Digit, Expr]:
-    """The loops of a nest that own a digit of the elements' numbers, by it."""
+    """The loops of a nest that own a digit of the elements' numbers, by that digit."""
     store = stored_by(nest)
     found = {loop.range: owned_digit(store, loop.range) for loop in nest.loops}
     return {digit: r for r, digit in found.items() if digit is not None}

@@ -1,9 +1,9 @@
-"""Choosing opts by timing: proposals of the heuristic, and edits of the fastest so far.
+"""Search for opts by timing: proposals of the heuristic, then edits of the fastest schedules.
 
-The heuristic is a function of the target. Asked about targets with fewer registers, shorter
-vectors, other caches or more threads, it proposes other tiles, lanes, blocks and chunks; all of
-them are right on the real target, and one of them may be faster. From there the search goes on by
-single edits (`mutate.py`), always from the fastest schedule whose edits are not all tried.
+The heuristic is a function of the target. For targets with fewer registers, shorter vectors, other
+caches or more threads it proposes other tiles, lanes, blocks and chunks. All of them are right on
+the real target, and one may be faster. From there the search goes on by single edits (`mutate.py`),
+always from the fastest schedule that has edits left.
 """
 
 from __future__ import annotations
@@ -30,8 +30,9 @@ class Trial:
 
 
 def seeds(kernel: Kernel, target: Target) -> Iterator[Opts]:
-    """Different schedules by the heuristic: its own choice first, then those for other targets, the
-    most similar ones first.
+    """Different schedules by the heuristic: its own choice first, then those for other targets.
+
+    The most similar targets come first.
     """
     found: set[Opts] = set()
     for variant in _variants(target):
@@ -85,8 +86,8 @@ def search(
 
 
 def _edits(kernel: Kernel, opts: Opts, target: Target) -> Iterator[Opts]:
-    """The edits of a schedule; none where it is too strange to be edited."""
-    # Schedules get stranger with every edit, and a search has to end well whatever they are.
+    """The edits of a schedule; none if it is too unusual to be edited."""
+    # Schedules get more unusual with every edit, and a search has to end well whatever they are.
     try:
         return iter(neighbours(kernel, opts, target))
     except Exception:
@@ -97,9 +98,10 @@ _EXACT = frozenset(PRIMITIVES) - {"group", "prefix", "scan", "tensorize"}
 
 
 def reassociates(kernel: Kernel, opts: Opts) -> bool:
-    """Whether a schedule may change the bits of a sum: the order of its terms, by parts that are
-    added up on their own; or how the last of them are rounded, where a loop's factor does not
-    divide their number.
+    """True if a schedule may change the bits of a sum.
+
+    It may change the order of the terms, by partial sums. Or it may round the last terms
+    differently, if a loop's factor does not divide their number.
     """
     for opt in opts:
         if opt.primitive not in _EXACT:
@@ -118,7 +120,7 @@ def reassociates(kernel: Kernel, opts: Opts) -> bool:
 
 
 def _adds_up_parts(nest: Nest) -> bool:
-    """Whether a reduce goes through its results once for each part of what it combines over."""
+    """True if a reduce goes through its results once for each part of the combined range."""
     inside = combined(nest)
     if not inside:
         return False
@@ -127,7 +129,9 @@ def _adds_up_parts(nest: Nest) -> bool:
 
 
 def slot_sizes(kernel: Kernel) -> list[int] | None:
-    """How many elements each buffer must have for a trial run; None where data decide that."""
+    """The number of elements that each buffer needs for a trial run; None if loaded indices decide
+    that.
+    """
     sizes = [1] * len(kernel.slots)
     found = [e for nest in kernel.nests for e in expressions(nest)]
     elements = [e for e in toposort(found) if e.op is ExprOp.LOAD]
@@ -141,6 +145,8 @@ def slot_sizes(kernel: Kernel) -> list[int] | None:
     return sizes
 
 
+# Factors of the target's registers, caches, threads, vector widths and threads of a block that the
+# heuristic is asked about, the true target first. Not measured; they cover the usual processors.
 _REGISTERS = (1.0, 0.75, 0.5, 0.375)
 _CACHES = (1.0, 0.5, 2.0, 0.25, 4.0)
 _THREADS = (1, 4, 16)
@@ -149,7 +155,7 @@ _BLOCKS = (1.0, 0.5, 0.25)
 
 
 def _variants(target: Target) -> list[Target]:
-    """Targets that differ in one respect, then in two."""
+    """Targets that differ from a target in one respect, then in two."""
     blocks = target.block_threads > 1
     widths = _BLOCKS if blocks else _VECTORS
     choices = product(*(range(len(c)) for c in (_REGISTERS, _CACHES, _THREADS, widths)))

@@ -1,8 +1,8 @@
-"""Segments of a loop: where along it conditions begin to hold, or cease to.
+"""Loop partitioning: segments of a loop in which conditions are known.
 
-What is put together from several buffers, or has a border, is chosen for each element by
-conditions on indices. Along a loop these change a few times. Between, nothing needs to be asked,
-and no load has a mask that is empty.
+A concatenation, or a padded border, chooses each element by conditions on indices. Along a loop
+these change a few times. Between the changes no condition is evaluated, and no load has an empty
+mask.
 """
 
 from __future__ import annotations
@@ -16,13 +16,15 @@ from ferrule.codegen.limits import least_and_most
 from ferrule.expr import INDEX, Expr, ExprOp, alu, conjuncts, const, minimum
 from ferrule.records import dataclass
 
-MOST_SEGMENTS = 9  # each is a copy of what is in the loop
+MAX_SEGMENTS = 9
+"""Segments of all loops of a nest together: each is a copy of the loop's body. Not measured; 9 is
+enough for two loops with a border at both ends."""
 
 
 @dataclass(frozen=True)
 class _Change:
-    """A condition that is `before` in the iterations up to `(first + place) / step`, and the
-    opposite of it from `(then + place) / step` on, rounded up.
+    """A condition that is `before` in the iterations up to `(first + place) / step`, and its
+    opposite from `(then + place) / step` on, rounded up.
     """
 
     condition: Expr
@@ -33,15 +35,16 @@ class _Change:
     step: int
 
     def known(self, start: float, end: float) -> bool | None:
-        """Whether it holds between two such numbers, if that is one and the same."""
+        """The value of the condition between two such numbers, or None if it changes there."""
         if end <= self.first:
             return self.before
         return None if start < self.then else not self.before
 
 
 def segments_of(kernel: Kernel, nest: Nest, depth: int) -> tuple[Segment, ...]:
-    """The segments of a loop in which conditions of its nest, and of what is computed inside of it,
-    are known; none where loops are peeled by all of these, or where there are very many.
+    """The segments of a loop in which conditions of its nest, and of nests inside it, are known.
+
+    Empty if loops are already peeled by all of these conditions, or if they are very many.
     """
     loop = nest.loops[depth]
     path = [o.range for name, d, o in kernel.path(nest) if name != nest.name or d < depth]
@@ -54,15 +57,15 @@ def segments_of(kernel: Kernel, nest: Nest, depth: int) -> tuple[Segment, ...]:
     segments = list(_between(changes, loop.range.size))
     while segments and not _stores(nest, dict(segments[-1].known)):
         segments.pop()
-    # What is not run needs no segment: it comes before the start, or after the end.
+    # Iterations that are not run need no segment: those before the start, or after the end.
     first = next((i for i, s in enumerate(segments, 1) if s.end is loop.start), 0)
     last = next((i for i, s in enumerate(segments, 1) if s.end is loop.end), len(segments))
     segments = segments[first:last]
-    return tuple(segments) if 1 < len(segments) <= MOST_SEGMENTS else ()
+    return tuple(segments) if 1 < len(segments) <= MAX_SEGMENTS else ()
 
 
 def _hangs_in(kernel: Kernel, nest: Nest, loop: Loop) -> bool:
-    """Whether a nest is computed in each iteration of a loop, for that iteration."""
+    """True if a nest is computed in each iteration of a loop, for that iteration."""
     ahead = any(c.stages > 1 for c in nest.computes)
     return not ahead and any(o is loop for _, _, o in kernel.path(nest))
 
@@ -82,13 +85,13 @@ def _changes(nodes: Iterable[Expr], r: Expr, opened: frozenset[Expr]) -> Iterato
 
 
 def _in_step(changes: Iterable[_Change]) -> list[_Change]:
-    """Those that come in one order, wherever the first of them is."""
+    """The changes that come in the same order wherever the first of them is."""
     found = list(changes)
     return [c for c in found if (c.place, c.step) == (found[0].place, found[0].step)]
 
 
 def _between(changes: Sequence[_Change], size: Expr) -> Iterator[Segment]:
-    """The segments between all changes; where one and the next know the same, they are one."""
+    """The segments between all changes; adjacent segments in which the same is known are one."""
     numbers = sorted({n for c in changes for n in (c.first, c.then)})
     segment: Segment | None = None
     before = const(0)
@@ -106,7 +109,7 @@ def _between(changes: Sequence[_Change], size: Expr) -> Iterator[Segment]:
 
 
 def _iteration(change: _Change, number: int, size: Expr) -> Expr:
-    """The first iteration from such a number on; the loop's first or its end where it is beyond."""
+    """The first iteration from such a number on, within the bounds of the loop."""
     found = (change.place + (number + change.step - 1)) // change.step
     return minimum(_at_least_0(found), size)
 
@@ -118,6 +121,6 @@ def _at_least_0(x: Expr) -> Expr:
 
 
 def _stores(nest: Nest, known: dict[Expr, bool]) -> bool:
-    """Whether anything may be stored where some conditions are known."""
+    """True if anything may be stored where some conditions are known."""
     valids = [conjuncts(c.store.valid) for c in nest.computes if c.store is not None]
     return any(all(known.get(part, True) for part in valid) for valid in valids) or not valids

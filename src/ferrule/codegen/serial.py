@@ -1,5 +1,5 @@
-"""Loops that run: whole, without the condition that only the last iteration needs, in segments in
-which more is known, or once for each bit that is set.
+"""Emission of loops that run: whole, with the last iteration peeled, in segments, or by the bits of
+a mask.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ Body: TypeAlias = Callable[[], None]
 
 
 def run_loop(values: Values, loop: Loop, body: Body, bounds: tuple[UOp, UOp] | None = None) -> None:
-    """Puts a loop that runs into a program; with `bounds`, only the iterations between these."""
+    """Emit a loop that runs; with `bounds`, only the iterations between these."""
     if loop.bits is not None:
         _run_by_bits(values, loop, loop.bits, body)
         return
@@ -43,21 +43,24 @@ def _run(values: Values, loop: Loop, start: UOp, stop: UOp, body: Body) -> None:
 def _run_peeled(
     values: Values, loop: Loop, bounds: tuple[UOp, UOp], body: Body, *, whole: bool
 ) -> None:
-    """All iterations but the last come without the condition that these fulfil."""
+    """Emit all iterations but the last without the condition that holds in them, then the last
+    one.
+    """
     out, (start, stop) = values.out, bounds
     last = values.value(loop.range.size - 1)
     if (loop.range.size - 1).max > 0:
         before = last if whole else out.alu(ExprOp.MIN, stop, last)
         with values.knowing(_holding(loop.peel)):
             _run(values, loop, start, before, body)
-    if not whole or loop.range.size.min < 1:  # the last one may not be among these
+    if not whole or loop.range.size.min < 1:  # the last one may not be in the bounds
         last = out.alu(ExprOp.MAX, start, last)
     _run(values, loop, last, stop, body)
 
 
 def _run_segments(values: Values, loop: Loop, start: UOp, stop: UOp, body: Body) -> None:
-    """One loop after the other, each with the conditions that are known there, but for those that
-    what is known outside leaves no iteration of.
+    """Emit one loop after the other, each with the conditions that are known in it.
+
+    A segment that contradicts conditions known outside has no iteration, and is left out.
     """
     for segment in loop.segments:
         known = {condition: TRUE if holds else FALSE for condition, holds in segment.known}
@@ -70,13 +73,15 @@ def _run_segments(values: Values, loop: Loop, start: UOp, stop: UOp, body: Body)
 
 
 def _run_by_bits(values: Values, loop: Loop, mask: Expr, body: Body) -> None:
-    """A loop that runs once for each bit that is set, by the number of the bit."""
+    """Emit a loop that runs once for each set bit of a mask; the iteration is the number of the
+    bit.
+    """
     out, name, bits = values.out, loop.range.name, values.vector(mask)
     left = out.emit(UOp(UOps.REG, dtypes.uint32, 1, (bits,), f"{name}.left"))
     count = out.typed(out.alu(ExprOp.POPCOUNT, bits), out.index)
     out.open(name, out.constant(0, out.index), count)
     now = out.get(left)
-    # Below the lowest bit that is set all are set in the number before, and it is not.
+    # The bits below the lowest set bit are set in `now - 1`, and that bit itself is not.
     before = out.alu(ExprOp.SUB, now, out.constant(1, dtypes.uint32))
     below = out.alu(ExprOp.AND, out.alu(ExprOp.NOT, now), before)
     values.begin(loop, out.typed(out.alu(ExprOp.POPCOUNT, below), out.index))
@@ -87,5 +92,5 @@ def _run_by_bits(values: Values, loop: Loop, mask: Expr, body: Body) -> None:
 
 
 def _holding(condition: Expr | None) -> Mapping[Expr, Expr]:
-    """What is known where a condition holds."""
+    """The conditions that are known where a condition holds."""
     return {} if condition is None else dict.fromkeys(conjuncts(condition), TRUE)

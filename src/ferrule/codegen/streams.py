@@ -1,4 +1,4 @@
-"""Streams: element-wise work, bound by memory."""
+"""Schedules of element-wise work, which memory bounds (streams)."""
 
 from __future__ import annotations
 
@@ -6,20 +6,24 @@ from collections.abc import Sequence
 from math import prod
 
 from ferrule.codegen.kernel import Kind, Nest
-from ferrule.codegen.neighbours import MOST_VECTORS, period
+from ferrule.codegen.neighbours import MAX_VECTORS, period
 from ferrule.codegen.plan import SERIAL_WORK, Plan, loads, step_of
-from ferrule.codegen.primitives.nests import MOST_TERMS
-from ferrule.codegen.segments import MOST_SEGMENTS, segments_of
+from ferrule.codegen.primitives.nests import MAX_WRITTEN_TERMS
+from ferrule.codegen.segments import MAX_SEGMENTS, segments_of
 from ferrule.codegen.window import distance
 from ferrule.expr import COSTLY, Expr, toposort
 
-SHORT = 8  # elements: of a row that fills no vector
-CHUNK = 8192  # elements of a stream that one thread takes at a time
-UNCACHED_BYTES = 1 << 24  # a result so large would be out of the cache before anyone reads it
+# Set on 2026-11-21; not measured by themselves.
+MIN_VECTOR_ROW = 8
+"""Elements of a row that fill a vector."""
+CHUNK_ELEMENTS = 8192
+"""Elements of a stream that one thread takes at a time."""
+UNCACHED_BYTES = 1 << 24
+"""Bytes of a result that would leave the cache before anyone reads it."""
 
 
 def schedule_stream(plan: Plan, name: str) -> None:
-    """Element-wise work: lanes along the contiguous axis, the rest shared out."""
+    """Schedule element-wise work: lanes along the contiguous axis, the other loops shared out."""
     if not plan.nest(name).loops:
         return
     _choose_lanes(plan, name)
@@ -27,10 +31,10 @@ def schedule_stream(plan: Plan, name: str) -> None:
 
 
 def schedule_few_terms(plan: Plan, name: str, *below: str) -> bool:
-    """Sums of a few terms for each result, as over a small window, are element-wise work, if there
-    is an axis along which all of it is near: between the borders no load has a mask then.
+    """Schedule sums of a few terms, as over a small window, as element-wise work.
 
-    Not where several results have such a sum in common: each would compute it anew.
+    All loads must be near along some axis: between the borders no load has a mask then. False if
+    several results share such a sum, as each would compute it anew.
     """
     nest = plan.nest(name)
     nests = [plan.nest(n) for n in below]
@@ -39,7 +43,9 @@ def schedule_few_terms(plan: Plan, name: str, *below: str) -> bool:
     terms = sum(_count_terms(plan, name, n) for n in nests)
     found = [e for n in nests for c in n.computes for e in loads(c.value)]
     stores = [c.store.index for c in nest.computes if c.store is not None]
-    if terms > MOST_TERMS or not any(_all_near(found, stores, loop.range) for loop in nest.loops):
+    if terms > MAX_WRITTEN_TERMS or not any(
+        _all_near(found, stores, loop.range) for loop in nest.loops
+    ):
         return False
     for n in below:
         plan.do("write_out", n)
@@ -48,20 +54,20 @@ def schedule_few_terms(plan: Plan, name: str, *below: str) -> bool:
 
 
 def _count_terms(plan: Plan, name: str, nest: Nest) -> int:
-    """How often a reduce inside of a root is updated for each of the root's results."""
+    """The number of updates of a reduce inside of a root, for each of the root's results."""
     loops = [loop for owner, _, loop in plan.kernel.path(nest) if owner != name]
     return prod(loop.range.size.max for loop in loops)
 
 
 def _all_near(found: Sequence[Expr], stores: Sequence[Expr], r: Expr) -> bool:
-    """Whether results are neighbours along an axis, and all loads are of a few vectors."""
-    near = all(0 <= step_of(e.src[0], r) <= MOST_VECTORS for e in found)
-    return near and r.size.max >= SHORT and all(step_of(index, r) == 1 for index in stores)
+    """True if results are adjacent along an axis, and all loads are of a few vectors."""
+    near = all(0 <= step_of(e.src[0], r) <= MAX_VECTORS for e in found)
+    return near and r.size.max >= MIN_VECTOR_ROW and all(step_of(index, r) == 1 for index in stores)
 
 
 def schedule_scatter(plan: Plan, name: str) -> bool:
-    """Work whose iterations may store to one place: in their order, but for lanes along a last loop
-    whose iterations store to neighbours.
+    """Schedule work whose iterations may store to one place: in order, with lanes along the last
+    loop if its iterations store to adjacent elements.
     """
     loops = plan.nest(name).loops
     stores = [c.store.index for c in plan.nest(name).computes if c.store is not None]
@@ -72,7 +78,9 @@ def schedule_scatter(plan: Plan, name: str) -> bool:
 
 
 def _segment(plan: Plan, name: str) -> None:
-    """Loops in segments, where conditions change along them, as long as that is little code."""
+    """Partition loops into segments if conditions change along them, as long as that is little
+    code.
+    """
     if plan.below(name):
         return
     copies = 1
@@ -80,7 +88,7 @@ def _segment(plan: Plan, name: str) -> None:
         if loop.kind not in (Kind.SERIAL, Kind.PARALLEL):
             continue
         segments = segments_of(plan.kernel, plan.nest(name), depth)
-        if segments and copies * len(segments) <= MOST_SEGMENTS:
+        if segments and copies * len(segments) <= MAX_SEGMENTS:
             copies *= len(segments)
             plan.do("segment", name, loop.range)
 
@@ -104,7 +112,7 @@ def _choose_lanes(plan: Plan, name: str) -> None:
     if parallel and len(loops) > 1 and outer >= enough:
         _vectorize_last(plan, name)
         _share_outer(plan, name, enough)
-    elif parallel and v.size.max >= 2 * CHUNK:
+    elif parallel and v.size.max >= 2 * CHUNK_ELEMENTS:
         _chunk_inner(plan, name)
     else:
         _vectorize_last(plan, name)
@@ -113,7 +121,7 @@ def _choose_lanes(plan: Plan, name: str) -> None:
 
 
 def _vectorize_last(plan: Plan, name: str) -> None:
-    """Lanes along the last loop, and copies of it until the loads are the same again."""
+    """Put lanes along the last loop, and copies of it until the loads repeat."""
     r = plan.nest(name).loops[-1].range
     lanes, copies = _repeated(plan, name)
     if copies == 1:
@@ -124,9 +132,9 @@ def _vectorize_last(plan: Plan, name: str) -> None:
 
 
 def _repeated(plan: Plan, name: str) -> tuple[int, int]:
-    """The lanes for the last loop of a nest, and after how many vectors loads are the same again.
+    """The lanes for the last loop of a nest, and the number of vectors after which loads repeat.
 
-    So `x[i // 3]` is one vector for every three, of which each third is repeated.
+    For `x[i // 3]` that is one load for every three vectors, each third of which is repeated.
     """
     nest = plan.nest(name)
     r = nest.loops[-1].range
@@ -137,10 +145,14 @@ def _repeated(plan: Plan, name: str) -> tuple[int, int]:
 
 
 def _join_short_rows(plan: Plan, name: str) -> None:
-    """Fuse the last loop, while it is shorter than a vector, with the one around it, if results are
-    neighbours across both: what is loaded may be gathered then, which costs less than scattering.
+    """Fuse a last loop shorter than a vector with the one around it, if results are adjacent across
+    both.
+
+    Loads may be gathers then, which cost less than scattered stores.
     """
-    while len(plan.nest(name).loops) > 1 and plan.nest(name).loops[-1].range.size.max < SHORT:
+    while (
+        len(plan.nest(name).loops) > 1 and plan.nest(name).loops[-1].range.size.max < MIN_VECTOR_ROW
+    ):
         outer, inner = (loop.range for loop in plan.nest(name).loops[-2:])
         stores = [c.store.index for c in plan.nest(name).computes if c.store is not None]
         if not inner.size.is_const or not all(
@@ -152,8 +164,9 @@ def _join_short_rows(plan: Plan, name: str) -> None:
 
 
 def passes_by(nest: Nest) -> bool:
-    """Whether large results are made by little work, from other buffers: then stores that bypass
-    the caches save the reads of what they replace.
+    """True if large results are made by little work, from other buffers.
+
+    Stores that bypass the caches then save the reads of the overwritten lines.
     """
     if any(e.op in COSTLY for e in toposort([c.value for c in nest.computes])):
         return False
@@ -165,7 +178,7 @@ def passes_by(nest: Nest) -> bool:
 
 
 def _other_orientation(plan: Plan, nest: Nest, v: Expr) -> Expr | None:
-    """A loop along which what is loaded is contiguous, where it is not along the store's."""
+    """A loop along which the loads are contiguous if they are not along the store's axis."""
     lanes = plan.lanes(nest, v.size.max)
     found = [e for c in nest.computes for e in loads(c.value)]
     far = [e for e in found if step_of(e.src[0], v) not in (0, 1)]
@@ -179,8 +192,10 @@ def _other_orientation(plan: Plan, nest: Nest, v: Expr) -> Expr | None:
 
 
 def _turn(plan: Plan, name: str, v: Expr, w: Expr) -> None:
-    """Squares of values, stored along `v`: computed along `w` where all loads are contiguous along
-    that; else those are turned by themselves, in scratch, that are so.
+    """Transpose squares of values that are stored along `v`.
+
+    They are computed along `w` if all loads are contiguous there. Otherwise only the loads that are
+    contiguous along `w` are transposed, in scratch memory.
     """
     parallel = plan.work(name) >= SERIAL_WORK
     nest = plan.nest(name)
@@ -210,17 +225,17 @@ def _turn_copies(plan: Plan, name: str, v: Expr, w: Expr) -> bool:
 
 
 def _chunk_inner(plan: Plan, name: str) -> None:
-    """Share out the last loop itself, by chunks."""
+    """Share out the last loop itself, in chunks."""
     v = plan.loops(name)[-1]
     lanes, copies = _repeated(plan, name)
-    chunks, chunk = plan.split(name, v, CHUNK - CHUNK % (lanes * copies), "peel")
+    chunks, chunk = plan.split(name, v, CHUNK_ELEMENTS - CHUNK_ELEMENTS % (lanes * copies), "peel")
     loops = plan.loops(name)
     if loops[0] is not chunks:
         plan.do("reorder", name, (chunks, *(r for r in loops if r is not chunks)))
     plan.do("parallel", name, chunks)
     _vectorize_last(plan, name)
-    # A mask is no help to the last chunk: beyond the end may be memory that is not there, which
-    # takes a processor some hundred cycles to find out, for each vector.
+    # The last chunk ends early instead of having masks: memory beyond the end may not exist, and a
+    # masked access to it takes a processor some hundred cycles, for each vector.
     inner = next(o for o in plan.nest(name).loops if o.is_from(chunk))
     if inner.kind is Kind.SERIAL and inner.peel is None:
         plan.limit(name, inner.range)

@@ -1,7 +1,7 @@
-"""Sums of sums as one sum, and sums whose terms count under a condition.
+"""Sums of sums as one sum, and sums of masked terms.
 
-A mask on every term would be in the way of all instructions that multiply and add; in a product it
-is enough that one factor's load has it.
+A mask on every term would prevent the use of multiply-add instructions. In a product it is enough
+if one factor's load is masked.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from ferrule.dtype import DType, dtypes
 from ferrule.expr import TRUE, Expr, ExprOp, all_of, conjuncts, const, load, select, uncast
 from ferrule.records import dataclass
 
-_MOST_TAPS = 512  # of a window
+_MAX_TAPS = 512  # combinations of a window's taps that are tried; not measured
 
 
 @dataclass(frozen=True)
 class Sum:
-    """A sum of `term`, over `ranges` beside those that it had.
+    """A sum of `term`, over `ranges` in addition to its own.
 
     The term is 0 where `condition` fails, if all elements of the `finite` slots are finite.
     """
@@ -36,15 +36,15 @@ class Sum:
 
 
 def one_sum(body: Expr, dtype: DType, known: Mapping[Expr, Sum]) -> Sum:
-    """A sum of such a body, without sums and conditions in it where that is possible.
+    """A sum of such a body, without sums and conditions inside if that is possible.
 
-    A sum that is summed again becomes one with it; `known` has by their terms the sums that need
-    finite slots. A term that counts under conditions only has none, if these can be those of a
-    factor's load: the product is 0 where that is masked, and the other factor needs no mask then,
-    if it is finite. A mask for it would cost tiles of registers several times their time. Where it
-    is not finite, as a filter with an infinity is not in the adjoint of a convolution, the terms of
-    the border would be NaN, and the graph has none. `guards.py` looks for that, and has the exact
-    terms summed then.
+    A sum of a sum becomes one sum. `known` has the sums that need finite slots, by their terms.
+
+    A term that counts only under conditions loses these if they can be the mask of a factor's load.
+    The product is 0 where that load is masked, and the other factor needs no mask if it is finite.
+    A mask for it would make register tiles several times slower. If it is not finite, such as a
+    filter with an infinity in the adjoint of a convolution, the terms of the border would be NaN,
+    though the graph has no such terms. `guards.py` checks for that, and sums the exact terms then.
     """
     ranges: tuple[Expr, ...] = ()
     conditions, term = _conditions(body)
@@ -66,7 +66,7 @@ def one_sum(body: Expr, dtype: DType, known: Mapping[Expr, Sum]) -> Sum:
 
 
 def _conditions(term: Expr) -> tuple[list[Expr], Expr]:
-    """Those under which a term counts, and the term."""
+    """The conditions under which a term counts, and the term."""
     conditions = []
     while term.op is ExprOp.WHERE and term.src[2] is const(0, term.dtype):
         conditions.append(term.src[0])
@@ -79,8 +79,10 @@ def _factors(product: Expr) -> list[Expr]:
 
 
 def _under(product: Expr, condition: Expr) -> Expr | None:
-    """A product of two loads, perhaps cast, that is 0 where a condition fails, with only one of
-    them masked.
+    """A product of two loads, perhaps cast, that is 0 where a condition fails, with one of them
+    masked.
+
+    None if it is no such product.
     """
     factors = _factors(product)
     if product.op is not ExprOp.MUL or any(e.op is not ExprOp.LOAD for e in factors):
@@ -98,8 +100,10 @@ def _under(product: Expr, condition: Expr) -> Expr | None:
 
 
 def is_free(part: Expr, parts: set[Expr], given: frozenset[Expr]) -> bool:
-    """Whether for all values of the given ranges another range has one that fulfils a condition,
-    and those that share ranges with it: an index of the given ranges is in bounds then anyway.
+    """True if for all values of the given ranges some value of another range fulfils a condition.
+
+    It must fulfil the conditions that share that range too. An index of the given ranges is then in
+    bounds without the condition.
     """
     free = part.ranges - given
     if len(free) != 1:
@@ -114,7 +118,7 @@ def is_free(part: Expr, parts: set[Expr], given: frozenset[Expr]) -> bool:
     terms = [(p.src[0] - p.src[1]).linear() for p in related]
     if any(atom not in (r, *taken) for t, _ in terms for atom in t):
         return False
-    if prod(n.arg for n in sizes[1:]) > _MOST_TAPS:
+    if prod(n.arg for n in sizes[1:]) > _MAX_TAPS:
         return False
     for values in itertools.product(*(range(n.arg) for n in sizes[1:])):
         at = dict(zip(taken, values, strict=True))

@@ -1,9 +1,9 @@
-"""Sums over a few taps of a window, with no channels to sum over: depthwise convolutions.
+"""Depthwise convolutions: sums over a few taps of a window, with no channels to sum over.
 
-There is no operand to keep in a tile, so lanes run along memory, and all taps are copies: a vector
-that one of them loads serves the others. For the gradient of the taps every tap has a vector of
-partial sums. What is read through the window is read where it is, under masks at the border, if the
-processor has such loads; else it is copied with its border, so that no load needs a mask.
+A tile would have no operand to keep, so lanes run along memory and all taps are copies: a vector
+that one tap loads serves the others. For the gradient of the taps every tap has a vector of partial
+sums. If the processor has masked loads, the image is read in place, with masks at the border. Else
+it is copied with its border, so that no load needs a mask.
 """
 
 from __future__ import annotations
@@ -17,28 +17,38 @@ from ferrule.codegen.window import distance, overlap
 from ferrule.expr import Expr
 from ferrule.records import dataclass
 
-MOST_TAPS = 64  # that are copies; others are a loop around these
-MOST_SUMS = 32  # vectors of partial sums, one for each tap
-LEAST_ROWS = 4  # of results at a time, to use again what they load
-MOST_ROWS = 8  # as many as multiply-adds take cycles, two at a time
-FEW_VECTORS = 8  # of a line
-LEAST_PLACES = 5  # of the taps along memory
-MOST_MASKED = 9  # taps with sums of their own: each has masks, for which there are few registers
+# Tuning constants, set between 2026-11-21 and 23 on Zen 4 (docs/design/experiments.md, Depthwise).
+MAX_UNROLLED_TAPS = 64
+"""Taps that are copies; if there are more, the outer axes of the taps stay loops."""
+MAX_PARTIAL_SUMS = 32
+"""Vectors of partial sums, one for each tap."""
+MIN_ROWS = 4
+"""Lines of results at a time, so that they share loads."""
+MAX_ROWS = 8
+"""Lines of results at a time: a multiply-add takes 4 cycles, and two begin in a cycle."""
+MAX_UNROLLED_VECTORS = 8
+"""Vectors of a line of a copy that are unrolled."""
+MIN_POSITIONS = 5
+"""Positions along memory that lanes are worth."""
+MAX_MASKED_TAPS = 9
+"""Taps with partial sums of their own that read in place: each needs mask registers."""
 
 
 @dataclass(frozen=True)
 class _Windows:
-    """A load through windows: its places (longer) and taps (shorter), outermost axis first."""
+    """A load through windows: its positions (the longer ranges) and taps (the shorter), outermost
+    first.
+    """
 
     slot: int
     places: tuple[Expr, ...]
     taps: tuple[Expr, ...]
     strides: tuple[int, ...]
-    """How many steps of its tap a step of each place is."""
+    """How many steps of its tap a step of each position is."""
 
 
 def schedule_taps(plan: Plan, name: str, reduce: str) -> bool:
-    """Schedule the reduce inside of a root nest if it is of that kind; else False."""
+    """Schedule the reduce inside of a root nest if it is a sum over taps; else False."""
     root, nest = plan.nest(name), plan.nest(reduce)
     kept = [loop.range for loop in root.loops]
     terms = [loop.range for loop in nest.loops]
@@ -65,7 +75,7 @@ def schedule_taps(plan: Plan, name: str, reduce: str) -> bool:
         return whole and _sum_in_phases(plan, name, reduce, found, rest, phases)
     if whole:
         return _sum_over_taps(plan, name, reduce, found, rest)
-    if found.strides[-1] > 1 or found.taps[-1].size.arg > MOST_SUMS:
+    if found.strides[-1] > 1 or found.taps[-1].size.arg > MAX_PARTIAL_SUMS:
         return False
     if all(tap in kept for tap in found.taps) and all(place in terms for place in found.places):
         return _sum_for_each_tap(plan, name, reduce, found, rest)
@@ -73,7 +83,7 @@ def schedule_taps(plan: Plan, name: str, reduce: str) -> bool:
 
 
 def _through_windows(nest: Nest, kept: Sequence[Expr], terms: Sequence[Expr]) -> _Windows | None:
-    """The only load with windows, each a range that is kept and one that is summed over."""
+    """The windows of the only load that has some, each with a kept range and a summed range."""
     out = []
     for e in loads(nest.computes[0].value):
         pairs = [(a, b) for a in kept for b in terms if overlap(e, a, b)]
@@ -90,13 +100,15 @@ def _through_windows(nest: Nest, kept: Sequence[Expr], terms: Sequence[Expr]) ->
     index = element.src[0]
     steps = [(distance(index, a), distance(index, b)) for a, b in zip(places, taps, strict=True)]
     if not all(tap for _, tap in steps):
-        return None  # the index is no sum: a line that goes round, or turns back
+        return None  # the index is no sum: a line that is circular, or reflected
     strides = tuple(max(1, place // tap) for place, tap in steps)
     return _Windows(element.arg, places, taps, strides) if len(sides) == 1 else None
 
 
 def _is_along_memory(nest: Nest, found: _Windows) -> bool:
-    """Whether all that varies with the last place is contiguous along it, or along its taps."""
+    """True if all loads that vary with the last position are contiguous along it, or along its
+    taps.
+    """
     x = found.places[-1]
     same_slot = sum(e.arg == found.slot for e in loads(nest.computes[0].value))
     contiguous = all(
@@ -104,18 +116,20 @@ def _is_along_memory(nest: Nest, found: _Windows) -> bool:
         for e in loads(nest.computes[0].value)
         if x in e.ranges
     )
-    return x.size.arg >= LEAST_PLACES and contiguous and same_slot == 1
+    return x.size.arg >= MIN_POSITIONS and contiguous and same_slot == 1
 
 
 def _channel_along_memory(
     plan: Plan, nest: Nest, found: _Windows, rest: Sequence[Expr]
 ) -> Expr | None:
-    """The range along which what is read through the window is contiguous, where that is none of
-    its places, as for images with channels last; and nothing else varies with the last place.
+    """The range along which the windowed load is contiguous, if that is no position (channels
+    last).
+
+    None if another load varies with the last position too, or channels are too few.
     """
     x = found.places[-1]
     varying = [e for e in loads(nest.computes[0].value) if x in e.ranges]
-    if len(varying) != 1 or found.strides[-1] > 1 or x.size.arg < LEAST_PLACES:
+    if len(varying) != 1 or found.strides[-1] > 1 or x.size.arg < MIN_POSITIONS:
         return None
     channel = next((r for r in rest if step_of(varying[0].src[0], r) == 1), None)
     lanes = plan.lanes(nest, x.size.arg)
@@ -130,12 +144,13 @@ def _sum_over_taps(
     rest: Sequence[Expr],
     channel: Expr | None = None,
 ) -> bool:
-    """A vector of results at a time. Where lanes are no neighbours but channels are, so many of
-    these are copied together, turned.
+    """Compute a vector of results at a time.
+
+    If lanes are not adjacent but channels are, as many channels are copied together, transposed.
     """
     x = found.places[-1]
     root = plan.nest(name)
-    if found.taps[-1].size.arg > MOST_TAPS:
+    if found.taps[-1].size.arg > MAX_UNROLLED_TAPS:
         return False
     if any(step_of(c.store.index, x) != 1 for c in root.computes if c.store is not None):
         return False
@@ -170,27 +185,30 @@ def _sum_over_taps(
 
 
 def _reads_in_place(plan: Plan, found: _Windows) -> bool:
-    """Whether lanes are neighbours where they are, and loads of some of them one instruction; not
-    in three dimensions, where a line has conditions of two axes for each of its taps.
+    """True if lanes are adjacent in place, and the processor loads some lanes in one instruction.
+
+    False in three dimensions, where a line has conditions of two axes for each of its taps.
     """
     return found.strides[-1] == 1 and plan.target.has_masks and len(found.places) < 3
 
 
 def _rows_together(found: _Windows) -> int:
-    """How many lines at a time: all of few, else the fewest that leave least beyond the last."""
+    """The lines at a time: all if they are few, else the number that leaves least beyond the last
+    line.
+    """
     lines = int(found.places[-2:][0].size.arg)
-    if lines <= MOST_ROWS:
+    if lines <= MAX_ROWS:
         return lines
-    return min(range(LEAST_ROWS, MOST_ROWS + 1), key=lambda rows: -lines % rows)
+    return min(range(MIN_ROWS, MAX_ROWS + 1), key=lambda rows: -lines % rows)
 
 
 def _split_lines(
     plan: Plan, name: str, found: _Windows, rows: int, images: list[Expr], together: int = 1
 ) -> tuple[list[Expr], list[Expr]]:
-    """The loops over the lines of an image, so many at a time, and the loop over these.
+    """The loops over the lines of an image, and the loop over lines that are computed together.
 
-    What is outside of a copy of lines that fits the cache, for so many channels `together`, is one
-    more of the loops over `images`.
+    If a copy of the lines for `together` channels exceeds the cache, a loop over blocks of lines is
+    added to `images`.
     """
     if len(found.places) == 1:
         return [], []
@@ -211,14 +229,16 @@ def _sum_in_phases(
     rest: Sequence[Expr],
     phases: Sequence[Expr],
 ) -> bool:
-    """The adjoint of a strided window: each place of the data is several of the result, with taps
-    of their own. All phases of a place are summed up beside one another, so that they share what is
-    loaded, and wait in scratch until a line of the result can leave whole.
+    """Sum the adjoint of a strided window: each position of the data is several of the result
+    (phases).
+
+    Each phase has taps of its own. All phases of a position are summed side by side, so that they
+    share loads, and stay in scratch until a line of the result is complete.
     """
     x = found.places[-1]
     ordered = _phase_of_each(plan.nest(name), found, phases)
     count = prod(int(p.size.arg) for p in phases)
-    rows = MOST_SUMS // 2 // count
+    rows = MAX_PARTIAL_SUMS // 2 // count
     if ordered is None or found.strides[-1] > 1 or rows == 0:
         return False
     *others, last = ordered
@@ -232,7 +252,7 @@ def _sum_in_phases(
     for r in (*copies, last):
         plan.do("unroll", reduce, plan.copy_of(r, reduce))
     plan.do("vectorize", reduce, plan.copy_of(lane, reduce))
-    _unroll_taps(plan, reduce, found, MOST_TAPS // count)
+    _unroll_taps(plan, reduce, found, MAX_UNROLLED_TAPS // count)
     first = plan.copy_of(vectors, reduce)
     plan.do("reorder", reduce, (first, *plan.others(reduce, (first,))))
     if not _reads_in_place(plan, found):
@@ -244,8 +264,9 @@ def _sum_in_phases(
 
 
 def _phase_of_each(root: Nest, found: _Windows, phases: Sequence[Expr]) -> list[Expr] | None:
-    """The phases in the order of their places; None where some range is between no places of the
-    result, or no phase between the last ones.
+    """The phases in the order of their positions.
+
+    None if some range is no phase of a position of the result, or the last position has no phase.
     """
     (index, *others) = {c.store.index for c in root.computes if c.store is not None}
     between = [
@@ -260,9 +281,11 @@ def _phase_of_each(root: Nest, found: _Windows, phases: Sequence[Expr]) -> list[
     return ordered if step_of(index, ordered[-1]) == 1 else None
 
 
-def _unroll_taps(plan: Plan, reduce: str, found: _Windows, most: int = MOST_TAPS) -> None:
-    """Taps as copies; those along memory outermost, so that the lines that rows of results share
-    are loaded one after the other. The outermost axes stay loops where there are too many.
+def _unroll_taps(plan: Plan, reduce: str, found: _Windows, most: int = MAX_UNROLLED_TAPS) -> None:
+    """Unroll the taps, those along memory outermost, so that lines that rows of results share are
+    loaded one after the other.
+
+    If there are too many, the outermost axes of the taps stay loops.
     """
     taps = found.taps
     serial = _serial_taps(found, most)
@@ -277,16 +300,16 @@ def _unroll_taps(plan: Plan, reduce: str, found: _Windows, most: int = MOST_TAPS
 
 
 def _serial_taps(found: _Windows, most: int) -> tuple[Expr, ...]:
-    """The outermost axes of the taps, which stay loops where all taps are more than `most`."""
+    """The outermost axes of the taps, which stay loops if there are more than `most` taps."""
     sizes = [int(tap.size.arg) for tap in found.taps]
     count = next((i for i in range(len(sizes)) if prod(sizes[i:]) <= most), len(sizes) - 1)
     return found.taps[:count]
 
 
 def _most_lines(plan: Plan, found: _Windows) -> int:
-    """How many lines of a copy take half of the second cache, a few at least."""
+    """The number of lines of a copy that take half of the second cache, a few at least."""
     line = 4 * int(found.places[-1].size.arg) * prod(found.strides[-2:])
-    return max(2 * MOST_ROWS, plan.target.l2_bytes // 2 // line)
+    return max(2 * MAX_ROWS, plan.target.l2_bytes // 2 // line)
 
 
 def _sum_for_each_tap(
@@ -294,7 +317,9 @@ def _sum_for_each_tap(
 ) -> bool:
     taps = found.taps
     x = found.places[-1]
-    in_place = _reads_in_place(plan, found) and prod(t.size.arg for t in found.taps) <= MOST_MASKED
+    in_place = (
+        _reads_in_place(plan, found) and prod(t.size.arg for t in found.taps) <= MAX_MASKED_TAPS
+    )
     plan.do("reorder", name, (*rest, *taps))
     plan.do("compute_at", reduce, len(rest))
     lanes = plan.lanes(plan.nest(reduce), x.size.arg)
@@ -310,7 +335,7 @@ def _sum_for_each_tap(
     vectors, lane = plan.split(reduce, x, lanes, "peel")
     plan.do("vectorize", reduce, lane)
     partial = plan.group(reduce, (lane,))
-    serial = plan.copies_of(_serial_taps(found, MOST_SUMS), partial)
+    serial = plan.copies_of(_serial_taps(found, MAX_PARTIAL_SUMS), partial)
     copies = plan.copies_of(taps[len(serial) :], partial)
     for copy in copies:
         plan.do("unroll", partial, copy)
@@ -333,11 +358,10 @@ def _copy(
     phase: Expr | None = None,
     channel: Expr | None = None,
 ) -> None:
-    """What is read through the window, with its border; turned where `channel` is what is
-    contiguous.
+    """Copy the windowed load with its border, transposed if `channel` is its contiguous range.
 
-    Where places are several elements apart, the copy has a line for each `phase` between them, so
-    that lanes are neighbours again.
+    If positions are several elements apart, the copy has a line for each `phase` between them, so
+    that lanes are adjacent again.
     """
     nest = plan.nest(reduce)
     element = next(e for e in loads(nest.computes[0].value) if e.arg == found.slot)
@@ -355,9 +379,9 @@ def _copy(
         plan.turn(copy, loops[0], loops[-1], loops[0].size.max)
         return
     if found.strides[-1] > 1:
-        plan.do("unroll", copy, loops[-2])  # so which lanes are masked
+        plan.do("unroll", copy, loops[-2])  # then it is known which lanes are masked
     line = loops[-1]
     plan.vectorize_inner(copy, plan.nest(copy).loops[-1])
     vectors = plan.nest(copy).loops[-2:][0]
-    if line in vectors.lineage and vectors.range.size.max <= FEW_VECTORS:
+    if line in vectors.lineage and vectors.range.size.max <= MAX_UNROLLED_VECTORS:
         plan.do("unroll", copy, vectors.range)  # its masks are the same for all lines

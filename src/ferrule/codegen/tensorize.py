@@ -1,4 +1,4 @@
-"""Which contractions take an instruction that does several multiply-adds in each lane."""
+"""The choice of an instruction that does several multiply-adds in each lane for a contraction."""
 
 from __future__ import annotations
 
@@ -6,19 +6,21 @@ from ferrule.codegen.intrinsics import Intrinsic, native_intrinsic
 from ferrule.codegen.plan import Plan, loads
 from ferrule.codegen.primitives.products import is_dot
 
-LEAST_TERMS = 8  # shorter sums are mostly tails
+MIN_TERMS = 8
+"""Terms of a sum; shorter ones are mostly tails. Set on 2026-11-21, not measured by itself."""
 
 
 def tensorize_contraction(plan: Plan, name: str, lanes: int) -> None:
-    """Let the reduce nest `name`, to be computed in vectors of `lanes`, use the target's
-    instruction for it, if there is one.
+    """Let a reduce nest use the target's instruction for it, if there is one.
+
+    The nest is to be computed in vectors of `lanes`.
     """
     nest = plan.nest(name)
     intrinsic = _intrinsic_for(plan, name)
     if intrinsic is None or lanes not in intrinsic.lanes or len(nest.loops) != 1:
         return
     k = nest.loops[0].range
-    if k.size.is_const and k.size.arg >= LEAST_TERMS and is_dot(nest, k, intrinsic):
+    if k.size.is_const and k.size.arg >= MIN_TERMS and is_dot(nest, k, intrinsic):
         plan.do("tensorize", name, k, intrinsic.name)
 
 

@@ -1,9 +1,9 @@
-"""Which thread of a block does what, and which scratch memory the threads share.
+"""The work of each thread of a block, and the scratch memory that threads share.
 
-The threads of a block are numbered from 0. Around the body of a nest may be several THREAD loops;
-their iterations are the digits of the thread's number, the outermost loop's the highest unless a
-loop has a `step` of its own. Where the loops have fewer iterations than the block has threads,
-digits are left over: threads that differ in these alone do the same, and the first of them stores.
+The threads of a block are numbered from 0. Around the body of a nest may be several THREAD loops.
+Their iterations are the digits of the thread's number, the outermost loop's the highest, unless a
+loop has a `step` of its own. If the loops have fewer iterations than the block has threads, digits
+are left over. Threads that differ only in these do the same, and the first of them stores.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class Digit:
 
 @final
 class Threads:
-    """How the THREAD loops of a kernel are shared out.
+    """The mapping from the THREAD loops of a kernel to the threads of a block.
 
     Raises:
         KernelError: the loops around a nest do not divide the threads of the block, or a nest
@@ -54,14 +54,14 @@ class Threads:
         sizes = [prod(o.size for o in around) for around in self._around.values()]
         ends = [o.step * o.size for n in kernel.nests for o in n.loops if o.step is not None]
         self.count = max([1, *sizes, *ends])
-        """The threads of a block; 1 where the kernel binds none."""
+        """The number of threads of a block; 1 if the kernel binds none."""
         self.digits: dict[Expr, Digit] = {}
         for nest in kernel.nests:
             self._number(nest)
             self._check_combined(nest)
 
     def _number(self, nest: Nest) -> None:
-        """Give each loop of a nest its digit, unless it chose one: they go down from the top."""
+        """Give each loop of a nest its digit, from the highest down, unless it chose one."""
         step = self.count
         for loop in self._around[nest.name]:
             if loop.step is not None:
@@ -89,7 +89,9 @@ class Threads:
                 )
 
     def combined(self, nest: Nest) -> list[Digit]:
-        """The digits over which a nest combines its values, the lowest first; neighbours as one."""
+        """The digits over which a nest combines its values, the lowest first; adjacent digits as
+        one.
+        """
         if all(c.monoid is None for c in nest.computes):
             return []
         kept = nest.kept
@@ -105,7 +107,7 @@ class Threads:
         return out
 
     def left_over(self, nest: Nest) -> list[Digit]:
-        """The digits in which threads differ that do the same in the body of a nest.
+        """The digits of a thread's number that make no difference in the body of a nest.
 
         Raises:
             KernelError: two loops around it are one digit, in parts at least.
@@ -124,7 +126,9 @@ class Threads:
         return out
 
     def is_first(self, nest: Nest) -> Expr:
-        """Whether a thread is the first of those that do the same in the body of a nest."""
+        """The condition that a thread is the first of those that do the same in the body of a
+        nest.
+        """
         out = TRUE
         for digit in self.left_over(nest):
             out = both(out, less(self.thread // digit.step % digit.size, const(1)))
@@ -136,14 +140,14 @@ class Threads:
         return range_("thread", self.count)
 
     def own(self, c: Compute) -> list[Expr]:
-        """The axes of a kept value along which its nest is shared out."""
+        """The axes of a kept value that are THREAD loops of its nest."""
         nest = self.kernel.owner[c.name]
         mine = {loop.range for loop in nest.loops if loop.kind is Kind.THREAD}
         return [r for r in c.ranges if r in mine]
 
     @cached_property
     def shared(self) -> frozenset[str]:
-        """The kept values that other threads read, or threads alone do not have in full."""
+        """The kept values in shared memory: some thread reads an element that another one made."""
         return frozenset(
             c.name
             for c in self.kernel.computes.values()
@@ -151,7 +155,7 @@ class Threads:
         )
 
     def _stays_with_its_thread(self, c: Compute) -> bool:
-        """Whether each thread reads only what it has made itself."""
+        """True if each thread reads only values that it has made itself."""
         own = {i: r for i, r in enumerate(c.ranges) if r in self.own(c)}
         for nest in self.kernel.nests:
             for read in _reads(nest):
@@ -164,13 +168,17 @@ class Threads:
         return True
 
     def axes(self, c: Compute) -> tuple[Expr, ...]:
-        """The axes that its scratch memory has: without threads where they keep their own."""
+        """The axes of a kept value's memory; without THREAD loops if each thread keeps its own
+        values.
+        """
         own = set() if c.name in self.shared else set(self.own(c))
         return tuple(r for r in c.ranges if r not in own)
 
     def place(self, c: Compute, index: Sequence[Expr], stage: Expr | None = None) -> Expr:
-        """Where in its scratch memory a value is; of several stages, in that which this iteration
-        of the loop around it reads, unless another is meant.
+        """The index of a value in its scratch memory.
+
+        Of several stages it is in the one that this iteration of the loop around reads, or in
+        `stage`.
         """
         axes = self.axes(c)
         strides = dict(zip(axes, c.strides(axes), strict=True))
@@ -182,18 +190,18 @@ class Threads:
         return copy * c.room(axes) + c.swizzled(inside)
 
     def iteration(self, c: Compute) -> Expr:
-        """The range of the loop that what is kept in several stages is made ahead of."""
+        """The range of the loop ahead of whose iterations a staged value is made."""
         loop = self.kernel.loop_around(self.kernel.owner[c.name])
         assert loop is not None, f"{c.name} hangs in no loop"
         return loop.range
 
     def elements(self, c: Compute) -> int:
-        """How many values its scratch memory has room for."""
+        """The number of values that its scratch memory has room for."""
         inside = c.room(self.axes(c)) * c.stages
         return inside * self._groups(c) if c.name in self.shared else inside
 
     def _outer(self, c: Compute) -> list[Loop]:
-        """The THREAD loops around the nest of a kept value: its copies are apart."""
+        """The THREAD loops around the nest of a kept value, each iteration of which has a copy."""
         nest = self.kernel.owner[c.name]
         return [loop for loop in self._around[nest.name] if loop not in nest.loops]
 
@@ -212,12 +220,13 @@ def _thread_loops(kernel: Kernel, nest: Nest) -> list[Loop]:
 
 
 def _reads(nest: Nest) -> list[Expr]:
-    """What a nest reads, each as a thread reads it: a warp's threads share out the terms of the
-    left matrix that they multiply.
+    """The reads of a nest, as each thread reads them.
+
+    The threads of a warp share the terms of the left matrix that they multiply.
     """
     threads = [loop.range for loop in nest.loops if loop.kind is Kind.THREAD]
     by_warps = nest.loops and nest.loops[-1].kind in BY_WARPS and len(threads) > 1
-    if not by_warps:  # the instruction may be one of lanes
+    if not by_warps:  # an intrinsic may be one of lanes
         return list(nest.reads)
     down, across = threads[-2:]
     left = matrix_operands(nest.computes[0].value, down)[0].src[0]
@@ -229,8 +238,10 @@ def _reads(nest: Nest) -> list[Expr]:
 
 
 def in_registers(kernel: Kernel, threads: Threads) -> frozenset[str]:
-    """The computes whose values need no memory: scalars, lanes and copies, read exactly as they
-    were made, by the thread that made them.
+    """The kept values that need no memory.
+
+    Their axes are lanes, copies and threads, and each thread reads them exactly as it has made
+    them.
     """
     without_memory = (*LANES_OR_COPIES, Kind.THREAD)
     out: set[str] = set()

@@ -1,13 +1,18 @@
-"""Register tiles: rows x vectors of accumulators, and what one costs."""
+"""Register tiles: rows x vectors of accumulators, and the cost of one."""
 
 from __future__ import annotations
 
 from ferrule.records import dataclass
 from ferrule.target import Target
 
-VECTOR_CYCLES = 0.3  # more for each vector that is loaded from the second cache
-BESIDE_FAR_ROWS = 0.1  # where the rows come from no nearer
-SCATTER_CYCLES = 1.5  # to store one element of a vector that goes to many places
+# Set on 2026-11-21 on the processors of docs/performance.md, from the times of whole products.
+VECTOR_CYCLES = 0.3
+"""Extra cycles for each vector, which comes from the second cache."""
+FAR_ROWS_VECTOR_CYCLES = 0.1
+"""The same if the rows come from no nearer: with it 1024 x 1024 x 1024 made 420 GFLOPS, before
+370."""
+SCATTER_CYCLES = 1.5
+"""Cycles to store one element of a vector whose lanes go to different lines."""
 
 
 @dataclass(frozen=True)
@@ -26,9 +31,11 @@ class Tile:
 def best_tile(
     target: Target, itemsize: int, rows: int, columns: int, vector_cycles: float = VECTOR_CYCLES
 ) -> Tile:
-    """The tile with the least time: padded work over what its loads and accumulators allow.
+    """The tile with the least time: padded work over the throughput that its registers and loads
+    allow.
 
-    Of equal ones that with the narrowest vectors: some processors do two of these at once.
+    Of equal tiles it is the one with the narrowest vectors: some processors run two of these at
+    once.
     """
     full = max(1, target.vector_bytes // max(itemsize, 4))
     registers = target.n_vector_registers
@@ -48,10 +55,10 @@ def best_tile(
 
 
 def tile_cost(tile: Tile, rows: int, columns: int, vector_cycles: float = VECTOR_CYCLES) -> float:
-    """Relative time for rows x columns, one step of k: two multiply-adds and two loads a cycle,
-    latency 4.
+    """The relative time of rows x columns results, for one step of k.
 
-    Vectors come from the second cache, rows from the first, unless `vector_cycles` says otherwise.
+    The model is two multiply-adds and two loads a cycle, with a latency of 4 cycles. Vectors come
+    from the second cache, rows from the first, unless `vector_cycles` says otherwise.
     """
     tiles = -(-rows // tile.rows) * -(-columns // tile.columns)
     chains = tile.rows * tile.vectors

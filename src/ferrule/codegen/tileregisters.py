@@ -1,9 +1,9 @@
 """Sums of products of matrices in tile registers: AMX.
 
-A tile of results is a register for each copy of 16 rows and 16 columns. It begins as zeros, or as
-what scratch memory has from the terms before; each step of 16 pairs loads tiles of the operands
-from where they are, whose rows may be any distance apart, and multiplies them; at the end the
-results go to scratch, a row after the other, where vectors read them.
+A tile of results has a register for each copy of 16 rows and 16 columns. It begins as zeros, or as
+the partial sums in scratch memory. Each step of 16 pairs loads tiles of the operands, whose rows
+may be any distance apart, and multiplies them. At the end the results go to scratch memory row by
+row, and vectors read them there.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from ferrule.expr import TRUE, Expr, ExprOp
 
 
 def in_tile_registers(nest: Nest) -> bool:
-    """Whether the last three loops of a nest are one instruction."""
+    """True if the last three loops of a nest are one instruction."""
     return [loop.kind for loop in nest.loops[-3:]] == [Kind.MATRIX] * 3
 
 
@@ -28,8 +28,8 @@ def in_tile_registers(nest: Nest) -> bool:
 class TileRegisters:
     """Puts the loops of a sum in tile registers into a program.
 
-    `children(nest, depth)` does what is computed where so many loops of a nest are open,
-    `serial(loop, body)` a loop that runs.
+    `children(nest, depth)` emits the nests that hang where `depth` loops of a nest are open.
+    `serial(loop, body)` emits a loop that runs.
     """
 
     def __init__(
@@ -43,7 +43,9 @@ class TileRegisters:
         self.serial = serial
 
     def sums(self, nest: Nest, depth: int, *, partial: bool) -> None:
-        """The loops of a nest from `depth` on; `partial` if scratch has a part of the sums."""
+        """Emit the loops of a nest from `depth` on; `partial` if scratch memory has a part of the
+        sums.
+        """
         (c,) = nest.computes
         copies = [loop for loop in nest.loops[depth:] if loop.kind is Kind.UNROLL]
         results = {self.values.key(c): n for n, _ in enumerate(self.values.each_copy(copies))}
@@ -59,12 +61,12 @@ class TileRegisters:
     def _each(
         self, c: Compute, results: dict[tuple[str, tuple[int, ...]], int], copies: list[Loop]
     ) -> Iterator[int]:
-        """The register of each copy, which is chosen meanwhile."""
+        """The register of each copy in turn, with that copy chosen."""
         for _ in self.values.each_copy(copies):
             yield results[self.values.key(c)]
 
     def _add(self, nest: Nest, depth: int, step: Callable[[], None]) -> None:
-        """The loops over terms from `depth` on, and in the last of them a step."""
+        """Emit the loops over terms from `depth` on, with a step in the last of them."""
         if depth and nest.loops[depth - 1].range not in nest.kept:
             self.children(nest, depth)
         loop = nest.loops[depth]
@@ -78,7 +80,7 @@ class TileRegisters:
     def _multiply(
         self, nest: Nest, results: dict[tuple[str, tuple[int, ...]], int], copies: list[Loop]
     ) -> None:
-        """A product for each copy; copies that have an operand in common load it once."""
+        """Emit a product for each copy; copies that share an operand load it once."""
         (c,) = nest.computes
         rows, columns, terms = (loop.range for loop in nest.loops[-3:])
         held: dict[Expr, int] = {}
@@ -97,7 +99,7 @@ class TileRegisters:
             )
 
     def _load(self, operand: Expr, row: Expr, near: Expr, number: int) -> None:
-        """A tile of an operand, from a buffer where pairs are neighbours, or from a copy."""
+        """Load a tile of an operand: from a buffer in which pairs are adjacent, or from a copy."""
         if operand.op is ExprOp.READ:
             c = self.values.kernel.computes[operand.arg]
             index = self.values.threads.place(c, operand.src)
@@ -111,7 +113,7 @@ class TileRegisters:
         self._access(UOps.TILE_LOAD, pointer, index, (row, near, 2 if second else 1), number)
 
     def _move(self, op: UOps, c: Compute, nest: Nest, number: int) -> None:
-        """A tile of results from scratch, or to it."""
+        """Load a tile of results from scratch memory, or store it there."""
         rows, columns, _ = (loop.range for loop in nest.loops[-3:])
         index = self.values.threads.place(c, [self.values.current(r) for r in c.ranges])
         self._access(op, self.values.local(c), index, (rows, columns, 1), number)
@@ -119,7 +121,7 @@ class TileRegisters:
     def _access(
         self, op: UOps, pointer: UOp, index: Expr, axes: tuple[Expr, Expr, int], number: int
     ) -> None:
-        """A tile from memory or to it: rows along the first axis, neighbours along the second."""
+        """Load or store a tile: rows along the first axis, neighbours along the second."""
         row, near, step = axes
         stride = index.linear()[0].get(row, 0)
         first = index - row * stride - near * step

@@ -103,10 +103,11 @@ def exp(x: Expr) -> Expr:
 
 
 def near_exp2(x: Expr) -> Expr:
-    """2 to the power of x, float32, by an instruction that is off by up to 2**-22 of the result,
-    and has 0 for what is subnormal. The power of half of x never is, unless its square is 0.
+    """2 to the power of x, float32, by an instruction that is off by up to 2**-22 of the result.
 
-    The operation that is left is NEAR_EXP2, which only some targets have.
+    That instruction gives 0 for a subnormal result. So the result is the square of the power of
+    x/2, which is subnormal only if its square is 0. The operation that is left is NEAR_EXP2, which
+    only some targets have.
     """
     if x.op is ExprOp.MUL and x.src[1].op is ExprOp.CONST:
         half = mul(x.src[0], like(0.5 * x.src[1].arg, x))  # exact, unless it is subnormal
@@ -201,12 +202,12 @@ EXPANSIONS: Final[dict[ExprOp, Callable[[Expr], Expr]]] = {
 }
 
 
-# LOG2 times a number that is a function of its own.
+# LOG2 times one of these numbers is a function of its own.
 _LOGARITHMS: Final = {math.log(2): log, math.log10(2): log10}
 
 
 def expand(op: ExprOp, x: Expr) -> Expr:
-    """`op` of x, of EXP2, LOG2, SIN and COS, without that operation.
+    """`op` of x, one of EXP2, LOG2, SIN and COS, without that operation.
 
     Raises:
         DTypeError: x is neither float32 nor float64.
@@ -221,9 +222,10 @@ def expand(op: ExprOp, x: Expr) -> Expr:
 
 
 def expand_product(product: Expr, x: Expr) -> Expr | None:
-    """`LOG2(x) * c`, for c = log(2) or log10(2), as one function; None of any other product.
+    """`LOG2(x) * c`, for c = log(2) or log10(2), as one function; None for any other product.
 
-    Its rounding errors would add up, and powers of ten would have no whole logarithms.
+    The rounding errors of two operations would add up, and powers of ten would have no whole
+    logarithms.
     """
     logarithm, factor = product.src
     if logarithm.op is not ExprOp.LOG2 or factor.op is not ExprOp.CONST:

@@ -1,6 +1,5 @@
-"""The program IR: a flat list of `UOp`s in order, with explicit vectors.
-
-Its checker and its printer.
+"""The program IR: a flat list of `UOp`s in order, with explicit vectors; its checker and its
+printer.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ from ferrule.target import Target
 
 
 class UOps(Enum):
-    """What one instruction does; `docs/design/interfaces.md` has the table of operands."""
+    """The kind of an instruction; `docs/design/interfaces.md` has the table of operands."""
 
     PARAM = auto()
     VALUE = auto()
@@ -106,8 +105,8 @@ NO_VALUE = (
 _OF_BLOCKS = (_COPYING | _OF_WARP_GROUPS) | {
     *(UOps.THREAD, UOps.SHARED, UOps.BARRIER, UOps.ACROSS, UOps.MMA, UOps.MATRICES, UOps.WGMMA)
 }
-_SHARED_ALIGNMENT = 16
-_GROUP_BYTES = 1024  # of eight lines, which products by warp groups find by their addresses
+_SHARED_ALIGNMENT = 16  # bytes, the widest access of a thread
+_GROUP_BYTES = 1024  # bytes of eight lines, whose order products by warp groups tell by addresses
 _INDICES = (dtypes.int32, dtypes.int64)
 
 
@@ -260,7 +259,7 @@ def _wgmma_problem(u: UOp) -> str:
 
 
 def _is_rounded(u: UOp) -> bool:
-    """Whether all lanes are rounded to tf32."""
+    """True if all lanes are rounded to tf32."""
     if u.op is UOps.SHUFFLE:
         return all(_is_rounded(s) for s in u.src)
     return u.op is UOps.ALU and u.arg is ExprOp.TF32
@@ -335,7 +334,7 @@ def shared_alignment(uops: Sequence[UOp]) -> int:
 def shared_to_ask_for(uops: Sequence[UOp], target: Target) -> int:
     """The bytes of shared memory that a kernel has to ask for at its launch, for all of its SHARED.
 
-    0 where they fit into what it has anyway, beside what each thread has for ACROSS.
+    0 if they fit the memory that every kernel has, beside what each thread needs for ACROSS.
     """
     if target.static_shared_bytes is None:
         return 0

@@ -1,8 +1,8 @@
-"""The value of an expression at the point that a program has come to: `Expr -> UOp`.
+"""The value of an expression at the current point of a program: `Expr -> UOp`.
 
-Where the program is, `Values` knows: which copy of each unrolled loop is made, which loop's
-iterations are the lanes, which loops are open. Kept values are registers where all their axes are
-lanes or copies, and scratch memory otherwise.
+`Values` knows this point: the copy of each unrolled loop, the loop whose iterations are the lanes,
+and the open loops. Kept values are registers if all their axes are lanes or copies, and scratch
+memory otherwise.
 """
 
 from __future__ import annotations
@@ -42,9 +42,9 @@ from ferrule.expr import (
     substitute,
 )
 
-_LANE = -1  # stands for "every lane" in the place of an index
-_DEEPEST = 64  # recursion beyond this depth goes bottom-up instead
-_OWN_OPERANDS = frozenset({ExprOp.LOAD, ExprOp.READ, ExprOp.DOT})  # have a way of their own
+_LANE = -1  # in the place of an index: every lane
+_MAX_RECURSION = 64  # levels; deeper expressions are computed bottom-up (not measured)
+_OWN_OPERANDS = frozenset({ExprOp.LOAD, ExprOp.READ, ExprOp.DOT})  # they take their operands apart
 
 
 @final
@@ -60,9 +60,11 @@ class Values:
         self.lane: Expr | None = None
         """The range whose iterations are the lanes of vectors."""
         self.copies: dict[Expr, Expr] = {}
-        """What stands for the ranges of unrolled loops, and for conditions that are known here."""
+        """The values of the ranges of unrolled loops, and of conditions that are known here."""
         self.stage: Expr | None = None
-        """Which of several stages of what is kept is filled, if it is one that nobody reads yet."""
+        """The stage of a kept value that is being filled ahead of its use; None for the current
+        one.
+        """
         self._ahead: dict[UOp, tuple[int, int]] = {}
         self._filled: dict[str, int] = {}
         self._locals: dict[str, UOp] = {}
@@ -76,14 +78,14 @@ class Values:
 
     @contextmanager
     def along(self, lane: Expr | None) -> Iterator[None]:
-        """A part of the program in which the iterations of a range are the lanes."""
+        """Within the block, the iterations of `lane` are the lanes."""
         outside, self.lane = self.lane, lane
         yield
         self.lane = outside
 
     @contextmanager
     def knowing(self, known: Mapping[Expr, Expr]) -> Iterator[None]:
-        """A part of the program in which some conditions are known."""
+        """Within the block, some conditions are known."""
         outside = self.copies
         if known:
             self.copies = {**outside, **known}
@@ -92,7 +94,7 @@ class Values:
 
     @contextmanager
     def fetching(self, nest: Nest) -> Iterator[None]:
-        """A part of the program in which loads of a nest fetch what comes later."""
+        """Within the block, loads of a nest prefetch later elements."""
         found = {
             self.params[slot]: (far, gap_of_copies(nest, slot)) for slot, far in nest.ahead if far
         }
@@ -101,7 +103,9 @@ class Values:
         self._ahead = outside
 
     def later(self, do: Callable[[], None]) -> Callable[[], None]:
-        """Something to do further on in the innermost open loop, as if it were done here."""
+        """A function that calls `do` later in the innermost open loop, as if it were
+        called here.
+        """
         here = dict(self.copies), self.lane, self.stage
 
         def done_there() -> None:
@@ -113,15 +117,17 @@ class Values:
         return done_there
 
     def lane_of(self, loops: Iterable[Loop]) -> Expr | None:
-        """The range of the loop whose iterations are lanes; that of the part around, if none is."""
+        """The range of the loop whose iterations are lanes; the present one if none of `loops`
+        is.
+        """
         return next((loop.range for loop in loops if loop.kind is Kind.VECTOR), self.lane)
 
     def each_copy(self, loops: Iterable[Loop]) -> Iterator[None]:
-        """Chooses each copy of the unrolled loops among some in turn."""
+        """Choose each combination of copies of the unrolled loops in turn."""
         return self.each([loop for loop in loops if loop.kind is Kind.UNROLL])
 
     def each(self, loops: Sequence[Loop]) -> Iterator[None]:
-        """Chooses each iteration of some loops in turn."""
+        """Choose each combination of iterations of some loops in turn."""
         for choice in itertools.product(*(range(loop.size) for loop in loops)):
             self.copies.update((o.range, const(i)) for o, i in zip(loops, choice, strict=True))
             yield
@@ -129,13 +135,14 @@ class Values:
             del self.copies[loop.range]
 
     def key(self, c: Compute) -> Copy:
-        """Which copy of a kept value is meant now."""
+        """The key of a kept value's current copy."""
         at = (int(self.copies[r].arg) if r in self.copies else _LANE for r in c.ranges)
         return c.name, tuple(at)
 
     def begin(self, loop: Loop, iteration: UOp) -> None:
-        """The body of a loop, and which iteration it is; what another one may have changed is
-        loaded again.
+        """Enter the body of a loop in a given iteration.
+
+        Elements that another iteration may have changed are loaded again.
         """
         self.out.remember(loop.range, iteration)
         self._forget_loads(self._changing)
@@ -143,8 +150,8 @@ class Values:
     # -- expressions -------------------------------------------------------------------------------
 
     def vector(self, node: Expr) -> UOp:
-        """The value of an expression now: its copies chosen, scalars where it is the same in all
-        lanes.
+        """The value of an expression here: with its copies chosen, a scalar if all lanes have the
+        same.
         """
         return self.value(self.current(node))
 
@@ -153,11 +160,11 @@ class Values:
         if not self.copies:
             return node
         ranges = node.ranges
-        # What is known of a condition is of use only where all of its ranges are.
+        # A known condition is of use only if the node has all of its ranges.
         relevant = {k: v for k, v in self.copies.items() if k.ranges <= ranges}
         if not relevant:
             return node
-        # Copies along one axis of a tile share what varies with the other axis only.
+        # Copies along one axis of a tile share values that vary with the other axis only.
         key = (node, *relevant.items())
         found = self._chosen.get(key)
         if found is None:
@@ -169,7 +176,7 @@ class Values:
         found = self.out.known(node)
         if found is not None:
             return found
-        if self._depth == _DEEPEST:
+        if self._depth == _MAX_RECURSION:
             self._compute_below(node)
         self._depth += 1
         u = self._make(node)
@@ -178,7 +185,7 @@ class Values:
         return u
 
     def _compute_below(self, node: Expr) -> None:
-        """Computes what a value is made of, from the leaves up: recursion would go too deep."""
+        """Compute the operands of a value from the leaves up, as recursion would go too deep."""
         outside, self._depth = self._depth, 0
         done: set[Expr] = {node}
         stack = _operands(node)[::-1]
@@ -194,7 +201,7 @@ class Values:
         self._depth = outside
 
     def plain(self, node: Expr) -> UOp:
-        """The value of an expression; of an index, in the dtype that indices have here."""
+        """The value of an expression; an index has the dtype of indices here."""
         u = self.value(node)
         return self.out.typed(u, self.out.index) if node.dtype is INDEX else u
 
@@ -235,7 +242,7 @@ class Values:
         return u
 
     def _short(self, node: Expr, lanes: int) -> UOp:
-        """Index arithmetic by lane in int32, where it fits: half the width, and cheap division."""
+        """Index arithmetic by lane in int32, if it fits: half the width, and cheap division."""
         src = []
         for s in node.src:
             u = self.value(s)
@@ -291,7 +298,11 @@ class Values:
         return self._loaded(UOp(UOps.LOAD, pointer.dtype, lanes, src, multiple))
 
     def _load_near(self, pointer: UOp, index: Expr, valid: Expr, lanes: int) -> UOp | None:
-        """Lanes that are no neighbours, but all in a few vectors: these, shuffled."""
+        """A load of lanes that are not adjacent but all within a few vectors: load these and
+        shuffle them.
+
+        None if there are no such vectors.
+        """
         if self.lane is None or self.lane not in index.ranges or self._step(index) == 1:
             return None
         near = near_lanes(index, valid, self.lane)
@@ -310,12 +321,15 @@ class Values:
         return self.out.shuffle(order, found, self.out.constant(0, pointer.dtype, lanes))
 
     def _loaded(self, u: UOp) -> UOp:
-        """A load where its operands are known; after all stores so far, if they may be to it."""
+        """A load where its operands are known; after all stores so far if one of them may be to its
+        buffer.
+        """
         return self.out.inside(u) if u.src[0].arg in self._changing else self.out.emit(u)
 
     def _prefetch(self, pointer: UOp, index: Expr, at: UOp, lanes: int) -> None:
-        """Fetch what is as far ahead of an address as this nest wants, once for a line of cache:
-        by the load in which one begins, as far as the constant part of the index says.
+        """Prefetch the element a given distance after an address, once for each cache line.
+
+        The load in which a line begins does it, judged by the constant part of the index.
         """
         assert pointer.dtype is not None
         size = pointer.dtype.itemsize
@@ -328,18 +342,18 @@ class Values:
         return self.out.shuffle(tuple(reversed(range(u.lanes))), u)
 
     def _bits(self, node: Expr, dtype: DType) -> UOp:
-        """The bits of a value of 16 bits, in the low part of a wider integer."""
+        """The bits of a 16-bit value, in the low part of a wider integer."""
         u = self.value(node)
         narrow = self.out.emit(UOp(UOps.BITCAST, dtypes.uint16, u.lanes, (u,)))
         return self.out.typed(narrow, dtype)
 
     def _step(self, index: Expr) -> int:
-        """How far an index moves from lane to lane; 0 where that is not the same for all."""
+        """The distance of an index from lane to lane; 0 if it is not the same for all lanes."""
         assert self.lane is not None
         return step_along(index, self.lane) or 0
 
     def _address(self, index: Expr, lanes: int) -> UOp:
-        """The first index where the lanes are neighbours, else an index for each lane."""
+        """The first index if the lanes are neighbours, else an index for each lane."""
         if lanes > 1 and self.lane is not None:
             if step_along(index, self.lane) != 1:
                 return self.out.widen(self.plain(index), lanes)
@@ -347,8 +361,9 @@ class Values:
         return self.plain(index)
 
     def _multiple(self, index: Expr, at: UOp, lanes: int) -> int | None:
-        """What the first index of several neighbours is a multiple of, at most `lanes`; where
-        nobody wants to know, None.
+        """A number that divides the first index of several neighbours, at most `lanes`.
+
+        None for CPUs, which do not need it, and for scalars and scattered lanes.
         """
         if not self.blocks or lanes == 1 or at.lanes != 1 or self.lane is None:
             return None
@@ -369,7 +384,7 @@ class Values:
         return out
 
     def _mask_of_two(self, first: Expr, second: Expr, lanes: int) -> UOp | None:
-        """The mask of neighbours that alternate between two conditions."""
+        """The mask of neighbouring elements that alternate between two conditions."""
         if first is TRUE and second is TRUE:
             return None
         width = max(lanes, 2)
@@ -396,11 +411,11 @@ class Values:
         return self._read_memory(node)
 
     def is_in_registers(self, operand: Expr) -> bool:
-        """Whether an operand is a value that threads keep in registers."""
+        """True if an operand is a kept value that is in registers."""
         return operand.op is ExprOp.READ and operand.arg in self._in_registers
 
     def read_own(self, c: Compute) -> UOp:
-        """What a nest has in scratch so far, where it is now."""
+        """The value that a nest has in scratch memory so far, at the current point."""
         read = Expr(ExprOp.READ, c.value.dtype, c.ranges, c.name)
         return self._read_memory(read.substitute(self.copies) if self.copies else read)
 
@@ -422,9 +437,9 @@ class Values:
         return self.out.place(u, max(self.out.level(at), filled))
 
     def matrices(self, operand: Expr, place: Expr, turned: bool) -> UOp:
-        """Four matrices of what a warp has in shared memory, of which each thread gives a row.
+        """Four matrices in shared memory, of which each thread of a warp names one row.
 
-        Those of an iteration are loaded once; `operand` says which.
+        `operand` identifies them: in one iteration each is loaded once.
         """
         c = self.kernel.computes[operand.arg]
         at = self.plain(place)
@@ -437,8 +452,9 @@ class Values:
         return known[operand]
 
     def is_copied_alone(self, c: Compute) -> bool:
-        """Whether what is made ahead of its use goes from a buffer to shared memory as it is, and
-        as many bytes at a time as can go there by themselves.
+        """True if a value made ahead of its use is copied from a buffer to shared memory by a COPY.
+
+        It is stored as it was loaded, and has a size that such a copy can have.
         """
         ahead = self.stage is not None and c.name in self.threads.shared
         element = self.current(c.value)
@@ -447,7 +463,7 @@ class Values:
         return self._lanes(element) * element.dtype.itemsize in COPIED_BYTES
 
     def copy(self, c: Compute) -> None:
-        """A load that goes to shared memory by itself."""
+        """Emit a COPY from a buffer to shared memory."""
         element, index = self.current(c.value), self._scratch_index(c)
         lanes = 1
         if self.lane is not None and self.lane in index.ranges | element.ranges:
@@ -474,7 +490,7 @@ class Values:
             self._forget_loads(self._changing & {c.store.slot})
 
     def fetch_place(self, c: Compute) -> None:
-        """Bring the place of a store into the cache, if its lanes are neighbours."""
+        """Prefetch the place of a store if its lanes are neighbours."""
         assert c.store is not None
         index = self.current(c.store.index)
         lanes = 1 if self.lane is None or self.lane not in index.ranges else self.lane.size.arg
@@ -483,7 +499,7 @@ class Values:
             self.out.emit(UOp(UOps.PREFETCH, src=(self.params[c.store.slot], at)))
 
     def _forget_loads(self, slots: Iterable[int]) -> None:
-        """Elements of these buffers may be others from here on."""
+        """Forget the loaded elements of these buffers, which may have changed."""
         for slot in slots:
             self.out.forget_loads(slot)
 
@@ -500,7 +516,7 @@ class Values:
         self.out.emit(UOp(UOps.STORE, src=src, arg=multiple if hint is None else hint))
 
     def keep(self, c: Compute, value: UOp) -> None:
-        """Remember a value of this iteration under its name, in a register or in scratch."""
+        """Keep a value of this iteration under its name, in a register or in scratch memory."""
         if c.name in self._in_registers:
             self.out.scopes[-1].kept[self.key(c)] = value
             return
@@ -511,11 +527,11 @@ class Values:
         self._store(self.local(c), index, value, valid)
 
     def _scratch_index(self, c: Compute) -> Expr:
-        """Where a value of this iteration is kept."""
+        """The index in scratch memory of a value of this iteration."""
         return self.threads.place(c, [self.current(r) for r in c.ranges], self.stage)
 
     def local(self, c: Compute) -> UOp:
-        """The memory of what is kept there."""
+        """The pointer to a kept value's memory."""
         arg = self.kernel.memory[c.name]
         found = self._locals.get(arg[0])
         if found is None:
@@ -527,24 +543,24 @@ class Values:
         return found
 
     def forget(self, c: Compute) -> None:
-        """A kept value is computed anew: it changes where it is stored."""
+        """Note that a kept value is computed anew: it changes where it is stored."""
         self._filled.pop(c.name, None)
 
     def filled(self, c: Compute) -> None:
-        """A kept value is complete: it changes from one iteration to the next of the loops that are
-        open now, and of no other.
+        """Note that a kept value is complete: from here on only the loops that are open now change
+        it.
         """
         self._filled[c.name] = self.out.innermost
 
 
 def _operands(node: Expr) -> list[Expr]:
-    """The values that a node is computed from, where they are computed by themselves."""
+    """The operands of a node that are computed by themselves."""
     if node.dtype is INDEX or node.op in _OWN_OPERANDS:
         return []
     return [s for s in node.src if s.dtype is not INDEX]
 
 
 def _is_short(node: Expr) -> bool:
-    """Whether a node is index arithmetic, or compares indices, that fit int32."""
+    """True if a node is index arithmetic, or a comparison of indices, that fits int32."""
     operands = [e for e in (node, *node.src) if e.dtype is INDEX]
     return bool(operands) and all(-(2**31) <= e.min and e.max < 2**31 for e in operands)

@@ -1,7 +1,8 @@
-"""SIN and COS as expressions, of float32 and float64, for arguments however large.
+"""SIN and COS as expressions, of float32 and float64, for arguments of any size.
 
-A float32 is reduced to turns in float64; a float64 to radians, as the sum of two numbers: by pi/2
-in three parts, or, where it is huge, in integers by those digits of 1/(2*pi) that count.
+A float32 is reduced to turns in float64. A float64 is reduced to radians, as the sum of two
+numbers: by pi/2 in three parts, or, if it is huge, in integers by the digits of 1/(2*pi) that
+count.
 """
 
 from __future__ import annotations

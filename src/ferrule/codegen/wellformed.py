@@ -1,5 +1,5 @@
-"""Whether a kernel means something: every range is open where it is used, and every value is ready
-where it is read.
+"""The checker of kernels: every range is open where it is used, every value is ready where it is
+read.
 """
 
 from __future__ import annotations
@@ -42,9 +42,10 @@ def verify(kernel: Kernel) -> None:
 
 
 def _verify_stores(kernel: Kernel) -> None:
-    """What a root nest stores must not be loaded in later ones, which would find it changed; nor in
-    earlier ones if both are shared out, as no chunk waits for another. An element to which a nest
-    adds something is meant to be.
+    """Check that no root nest loads elements that another one stores at a wrong time.
+
+    A later root would find them changed. An earlier one would race with the store if both are
+    shared out, as no chunk waits for another. An element that a nest adds to is an exception.
     """
     roots = kernel.roots
     if len(roots) < 2:
@@ -79,9 +80,9 @@ def _verify_stores(kernel: Kernel) -> None:
 
 
 def _is_place_of(store: Store, index: Expr) -> bool:
-    """Whether an index is where something is stored, whenever it is.
+    """True if an index is the place of a store, whenever that stores anything.
 
-    Beyond the end of a tile that was filled up, loads are kept inside and nothing is stored.
+    Beyond the end of an incomplete tile, loads are clamped and nothing is stored.
     """
     inside = set(conjuncts(store.valid))
     clamped = [e for e in toposort([index, store.index]) if e.op is ExprOp.MIN]
@@ -162,7 +163,7 @@ def _verify_reads(kernel: Kernel, nest: Nest) -> None:
 
 
 def _has_bits(kernel: Kernel, nest: Nest, depth: int) -> bool:
-    """Whether the bits that say which iterations of a loop run are computed before it begins."""
+    """True if the bits that select a loop's iterations are computed before the loop begins."""
     loop = nest.loops[depth]
     assert loop.bits is not None
     found = [kernel.owner[e.arg].at for e in reads([loop.bits]) if e.arg in kernel.owner]
@@ -178,7 +179,9 @@ def _may_run_along(kernel: Kernel, nest: Nest) -> list[Expr]:
 
 
 def _ready_at(kernel: Kernel, c: Compute) -> tuple[str, int] | None:
-    """Where what a compute makes is known: after the loop that it runs along, if it does."""
+    """The place from which on a compute's value is known: after the loop that it runs along, if it
+    does.
+    """
     owner = kernel.owner[c.name]
     if c.along is not None and owner.at is not None and c.along not in owner.loop_ranges:
         owner = kernel.by_name[owner.at[0]]
@@ -186,7 +189,9 @@ def _ready_at(kernel: Kernel, c: Compute) -> tuple[str, int] | None:
 
 
 def _places(kernel: Kernel, nest: Nest) -> dict[str, int]:
-    """How many loops of a nest, and of those that it hangs in, are open around its body."""
+    """The number of open loops around a nest's body, for the nest and for those that it
+    hangs in.
+    """
     places = {nest.name: len(nest.loops)}
     while nest.at is not None:
         places[nest.at[0]] = nest.at[1]

@@ -1,4 +1,5 @@
-"""Ranges that a load takes only by one weighted sum, such as the rows and taps of a window.
+"""Windows: ranges that a load uses only by one weighted sum, such as the rows and taps of a
+convolution.
 
 `x[y + k]` with `y < 8` and `k < 3` reads ten different elements, not 24: a copy of them has one
 axis of ten for the two ranges.
@@ -21,9 +22,9 @@ class Window:
 
     @staticmethod
     def of(element: Expr, members: Sequence[Expr]) -> Window | None:
-        """The window of a LOAD over some ranges; None where it takes them by more than one sum.
+        """The window of a LOAD over some ranges; None if it uses them by more than one sum.
 
-        A single range always is one.
+        A single range is always a window.
         """
         if len(members) == 1:
             return Window({members[0]: 1})
@@ -41,12 +42,12 @@ class Window:
 
     @property
     def position(self) -> Expr:
-        """The sum, counted from the least value that it has."""
+        """The sum, counted from its least value."""
         return sum((r * weight for r, weight in self.weights.items()), const(-self._least()))
 
     @property
     def extent(self) -> sint:
-        """How many values the sum has."""
+        """The number of values of the sum."""
         if len(self.weights) == 1:
             (only,) = self.weights
             return only.size
@@ -60,7 +61,7 @@ class Window:
         return sum(self.weights[r] * (r.size.arg - 1) for r in members if self.weights[r] < 0)
 
     def moved(self, element: Expr, axis: Expr) -> Expr:
-        """The load with `axis` in the place of the sum.
+        """The load with `axis` in place of the sum.
 
         It is masked where no values of the ranges that satisfy the load's own conditions give that
         sum.
@@ -78,8 +79,8 @@ class Window:
         return load(element.arg, element.dtype, index, all_of(p for p in parts if p is not None))
 
     def widened(self, element: Expr) -> list[Expr]:
-        """The load's conditions that are wider in the moved load: only some of the ranges take part
-        in them.
+        """The load's conditions that are wider in the moved load, as they depend on some of the
+        ranges only.
         """
         parts = [
             (sum(r in part.ranges for r in self.weights), part)
@@ -88,9 +89,11 @@ class Window:
         return [part for members, part in parts if 0 < members < len(self.weights)]
 
     def _condition(self, part: Expr, axis: Expr) -> Expr | None:
-        """A condition on the ranges as one on their sum; None where it is no such thing.
+        """A condition on the ranges as a condition on their sum; None if there is no such
+        condition.
 
-        One that only some of the ranges take part in becomes: for some values of the others.
+        A condition on some of the ranges becomes one that holds if it holds for some values of the
+        others.
         """
         mine = [r for r in self.weights if r in part.ranges]
         if not mine:
@@ -112,13 +115,15 @@ class Window:
 
 
 def _is_linear(index: Expr, members: Sequence[Expr]) -> bool:
-    """Whether ranges appear in an index only as terms of its sum."""
+    """True if ranges appear in an index only as terms of its sum."""
     terms, _ = index.linear()
     return not any(r in atom.ranges for atom in terms for r in members if atom is not r)
 
 
 def overlap(element: Expr, a: Expr, b: Expr) -> bool:
-    """Whether two ranges are places and taps of a window: steps along one axis of the source."""
+    """True if two ranges are the places and taps of a window: steps along one axis of the
+    source.
+    """
     index, valid = element.src
     one, other = distance(index, a), distance(index, b)
     if not one or not other or max(one, other) % min(one, other):
@@ -129,7 +134,9 @@ def overlap(element: Expr, a: Expr, b: Expr) -> bool:
 
 
 def distance(index: Expr, r: Expr) -> int:
-    """How far an index moves along a range, in either direction; 0 where it is not linear in it."""
+    """The distance of an index's step along a range, without its sign; 0 if it is not linear in
+    it.
+    """
     terms, _ = index.linear()
     nonlinear = any(r in atom.ranges for atom in terms if atom is not r)
     return 0 if nonlinear else abs(terms.get(r, 0))

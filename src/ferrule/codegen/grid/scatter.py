@@ -18,7 +18,7 @@ from ferrule.codegen.grid.cost import clock
 from ferrule.codegen.grid.streams import aligned_lanes
 from ferrule.codegen.kernel import PIECE_BYTES, Kind
 from ferrule.codegen.plan import LINE_BYTES, Plan
-from ferrule.codegen.primitives.loops import MOST_BITS
+from ferrule.codegen.primitives.loops import MAX_SKIP_SIZE
 from ferrule.codegen.primitives.nests import chosen_place
 from ferrule.codegen.scatters import cut_out, fill_inside, owned, stored_by
 from ferrule.expr import Expr, ExprOp, toposort
@@ -92,7 +92,7 @@ def _looks_together(plan: Plan, name: str) -> bool:
     nest = plan.nest(name)
     found = chosen_place(nest)
     near = [r for (step, _), r in owned(nest).items() if step == 1]
-    if found is None or not near or plan.target.block_threads < MOST_BITS:
+    if found is None or not near or plan.target.block_threads < MAX_SKIP_SIZE:
         return False
     free = [o.range for o in nest.loops if o.range not in owned(nest).values()]
     is_known = bool(free) and free[-1].size.is_const and free[-1] in found[0].ranges
@@ -167,7 +167,7 @@ def scatter_cycles(
     """
     together = together and parts > 1
     near = inside if inside > 1 else outside if outside >= target.warp else parts
-    threads = MOST_BITS if together else min(target.warp, near)
+    threads = MAX_SKIP_SIZE if together else min(target.warp, near)
     warps = outside * parts * max(inside / threads, float(together))
     at_once = max(1, target.max_threads * target.block_threads // (target.warp * WARPS))
     busy, alone = (LOOK_CYCLES, LOOK_WAIT_CYCLES) if together else (PASS_CYCLES, WAIT_CYCLES)
@@ -217,10 +217,10 @@ def _in_lanes(plan: Plan, name: str, fills: Sequence[str], depth: int, lanes: in
 
 def _share_looks(plan: Plan, name: str, fills: Sequence[str], depth: int, lanes: int) -> None:
     """A warp to a block, whose threads look at an element each, and do together what they found."""
-    while lanes > 1 and plan.nest(name).loops[depth - 1].size < lanes * MOST_BITS:
+    while lanes > 1 and plan.nest(name).loops[depth - 1].size < lanes * MAX_SKIP_SIZE:
         lanes //= 2
     last = _in_lanes(plan, name, fills, depth, lanes)
-    _, thread = plan.split(name, last, MOST_BITS, "mask")
+    _, thread = plan.split(name, last, MAX_SKIP_SIZE, "mask")
     for fill in fills:
         plan.do("compute_at", fill, depth)
         _bind_first(plan, fill, plan.copy_of(thread, fill))
@@ -228,7 +228,7 @@ def _share_looks(plan: Plan, name: str, fills: Sequence[str], depth: int, lanes:
     plan.do("parallel", name, plan.fuse_first(name, depth))
     lane = [o.range for o in plan.nest(name).loops if o.kind is Kind.VECTOR]
     *_, r = [o.range for o in plan.nest(name).loops if o.kind is Kind.SERIAL]
-    plan.do("split", name, r, MOST_BITS, "mask")
+    plan.do("split", name, r, MAX_SKIP_SIZE, "mask")
     *free, element = [o.range for o in plan.nest(name).loops if o.kind is Kind.SERIAL]
     first = plan.loops(name)[0]
     plan.do("reorder", name, (first, *free, thread, element, *lane))

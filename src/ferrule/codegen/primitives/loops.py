@@ -57,7 +57,7 @@ from ferrule.expr import (
 )
 from ferrule.records import dataclass
 
-MOST_BITS = 32  # iterations of a loop of which some are left out
+MAX_SKIP_SIZE = 32  # iterations of a loop of which some are left out
 
 
 def split(kernel: Kernel, nest_name: str, name: str, factor: int, tail: str = "mask") -> Kernel:
@@ -418,14 +418,14 @@ def skip(kernel: Kernel, nest_name: str, name: str) -> Kernel:
     depth = depth_of(kernel, nest, name)
     loop = nest.loops[depth]
     conditions = _conditions_of(kernel, nest, depth)
-    plain = loop == Loop(loop.range) and loop.range.size.is_const and loop.size <= MOST_BITS
+    plain = loop == Loop(loop.range) and loop.range.size.is_const and loop.size <= MAX_SKIP_SIZE
     inside = any(
         n.at is not None and n.at[0] == nest_name and n.at[1] > depth for n in kernel.nests
     )
     if not conditions or not plain or inside:
         raise ScheduleError(
             f"skip({name}) in kernel {kernel.name}: nothing but the loops around it says whether "
-            f"{nest_name} stores, or it is no plain loop of at most {MOST_BITS} iterations, or "
+            f"{nest_name} stores, or it is no plain loop of at most {MAX_SKIP_SIZE} iterations, or "
             "something is computed inside of it"
         )
     only, bits = all_of(conditions), f"{nest_name}.bits"

@@ -46,7 +46,7 @@ from ferrule.expr import (
     toposort,
 )
 
-MOST_TERMS = 25  # of a reduce that is written out
+MAX_WRITTEN_TERMS = 25  # of a reduce that is written out
 
 
 def compute_at(
@@ -276,7 +276,7 @@ def write_out(kernel: Kernel, nest_name: str) -> Kernel:
     if not can_write_out(kernel, nest):
         raise ScheduleError(
             f"write_out({nest_name}) in kernel {kernel.name}: it is no reduce of at most "
-            f"{MOST_TERMS} terms to one value, or something hangs in it"
+            f"{MAX_WRITTEN_TERMS} terms to one value, or something hangs in it"
         )
     totals = {c.name: _written_out(c, nest.loops) for c in nest.computes}
     rest = tuple(n for n in kernel.nests if n.name != nest_name)
@@ -292,7 +292,7 @@ def can_write_out(kernel: Kernel, nest: Nest) -> bool:
         return False
     plain = all(c.monoid and c.along is None and not c.ranges for c in nest.computes)
     is_sum_of_pairs = any(c.value.op is ExprOp.DOT for c in nest.computes)
-    few = prod(loop.size for loop in nest.loops) <= MOST_TERMS
+    few = prod(loop.size for loop in nest.loops) <= MAX_WRITTEN_TERMS
     return plain and few and not is_sum_of_pairs
 
 
