@@ -110,7 +110,7 @@ class Format:
     mantissa_bits: int
     smallest_normal: float
     exponent_offset: int
-    """What is added to a power's exponent n so that it can be counted: n + offset is 0 at the
+    """The number added to a power's exponent n so that it can be counted: n + offset is 0 at the
     greatest n whose 2**n is exactly zero, with a margin, and positive above.
     """
     exponent_limit: int

@@ -1,13 +1,13 @@
-"""Chains of contractions for blocks of threads: what is between two of them is never in memory.
+"""Chains of contractions for thread blocks: the values between two of them are never in memory.
 
-Of such a chain, as attention is one, a block of threads has some rows of the result. It goes along
-the axis that the last contraction adds up, a tile at a time: the first contraction gives a tile of
-scores in registers, maxima and sums go on from the tile before (`run_along`), and what the scores
-have become is multiplied from memory that the threads share. A thread has the same rows in all of
-this, so that what belongs to a row never leaves its registers.
+An example is attention. A block of threads has some rows of the result. It goes along the axis that
+the last contraction sums over, a tile at a time. The first contraction makes a tile of scores in
+registers. Maxima and sums go on from the tile before (`run_along`). The weights that the scores
+become are multiplied from shared memory. A thread has the same rows in all of this, so values of a
+row never leave its registers.
 
-There may be several first contractions, as in the gradients of attention; or no last one, where a
-row's result is what reduces make of its scores.
+There may be several first contractions, as in the gradients of attention; or no last one, if a
+row's result is made of reduces of its scores.
 """
 
 from __future__ import annotations
@@ -44,29 +44,32 @@ from ferrule.expr import INDEX, Expr, ExprOp
 from ferrule.records import dataclass
 from ferrule.target import Target
 
-SCORE_CYCLES = 30.0  # of a lane, for what is computed from one score
-ROW_CYCLES = 30.0  # of a lane, for what is computed from a tile's scores of one row
-MOST_REGISTERS = 112  # for the scores and the results of one thread
-MOST_OF_GROUPS = 160  # the same where warp groups multiply, which take operands from memory
-MOST_THREADS = 256
-TERMS = (16, 32)  # of a score, between two barriers
-MATRIX_TERMS = (16, 32, 64)  # the same where warps multiply matrices
-AHEAD = 2  # tiles of terms in shared memory at once, where copies go on beside what threads do
+SCORE_CYCLES = 30.0  # cycles of a lane for the operations on one score (an estimate)
+ROW_CYCLES = 30.0  # cycles of a lane for the operations on a tile's scores of one row (an estimate)
+MAX_REGISTERS = 112  # registers of one thread for its scores and results
+MAX_GROUP_REGISTERS = 160  # the same if warp groups multiply, which have operands in shared memory
+MAX_THREADS = 256
+TERMS = (16, 32)  # terms of a score between two barriers
+MATRIX_TERMS = (16, 32, 64)  # the same if warps multiply matrices
+AHEAD = 2  # tiles of terms in shared memory at once, if copies are asynchronous
 
 
 @final
 @dataclass(frozen=True)
 class ChainTile:
-    """What a block computes at a time: scores of some rows and terms, and results of these rows.
+    """The tile that a block computes at a time: scores of some rows and terms, and results of the
+    rows.
 
-    Both have the same rows, by the same threads. No results: there is one for each row.
+    Both have the same rows, in the same threads. Without results, there is one result for each row.
     """
 
     scores: GridTile
     results: GridTile | None
     whole: bool = False
-    """Whether all terms of a tile's scores are in shared memory at once: those of the rows from
-    the first tile to the last, the others as many tiles ahead as `scores` has stages.
+    """True if all terms of a tile's scores are in shared memory at once.
+
+    Those of the rows stay from the first tile to the last, the others are as many tiles ahead as
+    `scores` has stages.
     """
 
     @property
@@ -75,12 +78,12 @@ class ChainTile:
         return self.scores.threads
 
     def held(self, contractions: int) -> int:
-        """The scores of so many first contractions, and the results, of one thread."""
+        """The number of one thread's scores, of so many first contractions, and results."""
         columns = 0 if self.results is None else self.results.columns
         return self.scores.rows * (contractions * self.scores.columns + columns)
 
     def shared_bytes(self, work: ChainWork) -> int:
-        """What is in shared memory, with its padding."""
+        """The bytes of shared memory that it takes, with padding."""
         rows, terms = self.scores.block_rows, self.scores.block_columns
         near = PIECE_BYTES // work.itemsize
         stages, least = self.scores.stages, max(self.scores.step, near)
@@ -99,21 +102,21 @@ class ChainTile:
 @final
 @dataclass(frozen=True)
 class ChainWork:
-    """The size of a chain: so many rows of `terms` scores, and of `columns` results each."""
+    """The size of a chain: rows of `terms` scores, and of `columns` results each."""
 
     batch: int
     rows: int
     depths: tuple[int, ...]
-    """The terms of one score, of each first contraction."""
+    """The terms of one score, for each first contraction."""
     terms: int
     columns: int
-    """1 where there is one result for each row, and no last contraction."""
+    """1 if there is one result for each row, and no last contraction."""
     itemsize: int
-    """Of what is in shared memory."""
+    """Bytes of an element in shared memory."""
     matrices: MatrixIntrinsic | None
-    """What multiplies them by warps, if something does."""
+    """The instruction by which warps multiply, if there is one."""
     ahead: bool = False
-    """Whether copies to shared memory can go on while the threads multiply."""
+    """True if copies to shared memory can go on while the threads multiply."""
 
 
 # -- which tile ------------------------------------------------------------------------------------
@@ -127,7 +130,7 @@ def best_chain_tile(target: Target, work: ChainWork) -> ChainTile | None:
 
 
 def fitting_tiles(target: Target, work: ChainWork) -> list[ChainTile]:
-    """The tiles that there is shared memory for."""
+    """The tiles that fit shared memory."""
     tiles = _candidates(target, work)
     return [t for t in tiles if t.shared_bytes(work) <= target.shared_bytes]
 
@@ -144,7 +147,7 @@ def _candidates(target: Target, work: ChainWork) -> Iterator[ChainTile]:
 
 
 def _tiles(target: Target, work: ChainWork) -> Iterator[ChainTile]:
-    most = min(MOST_THREADS, target.block_threads)
+    most = min(MAX_THREADS, target.block_threads)
     counts = [1 << i for i in range(most.bit_length())]
     wide = work.itemsize // 4 or 1
     for rows, terms, columns in itertools.product((2, 4, 8), (1, 2, 4), (1, 2, 4, 8, 16)):
@@ -153,12 +156,12 @@ def _tiles(target: Target, work: ChainWork) -> Iterator[ChainTile]:
                 continue
             scores = GridTile(rows, terms, down, across, step)
             tile = ChainTile(scores, replace(scores, columns=columns, step=terms * across))
-            if tile.held(len(work.depths)) * wide <= MOST_REGISTERS:
+            if tile.held(len(work.depths)) * wide <= MAX_REGISTERS:
                 yield tile
 
 
 def _matrix_tiles(work: ChainWork, by: MatrixIntrinsic) -> Iterator[ChainTile]:
-    """Warps below one another. More of them would leave a thread too few registers."""
+    """The tiles of warps below one another; more warps would leave a thread too few registers."""
     half = by.rows // by.down
     for warps, terms, columns, step in itertools.product(
         (2, 4), (4, 8), (1, 2, 4, 8, 16), MATRIX_TERMS
@@ -166,30 +169,30 @@ def _matrix_tiles(work: ChainWork, by: MatrixIntrinsic) -> Iterator[ChainTile]:
         scores = GridTile(half, terms * by.near, warps * by.down, by.across, step, by)
         results = replace(scores, columns=columns * by.near, step=terms * by.columns)
         tile = ChainTile(scores, results)
-        if tile.held(len(work.depths)) <= MOST_REGISTERS:
+        if tile.held(len(work.depths)) <= MAX_REGISTERS:
             yield tile
 
 
 def _warp_group_tiles(target: Target, work: ChainWork, by: MatrixIntrinsic) -> Iterator[ChainTile]:
-    """Tiles of 64 rows for each four warps, of whole lines of scores and of results."""
+    """The tiles of 64 rows for each four warps, with whole lines of scores and of results."""
     line = LINE_BYTES // by.itemsize
     for groups, terms, columns in itertools.product((1, 2), (1, 2), (1, 2, 4)):
         warps, each = groups * by.warps, line // by.across
         scores = GridTile(by.near, terms * each, warps * by.down, by.across, line, by)
         tile = ChainTile(scores, replace(scores, columns=columns * each, step=terms * line))
-        fits = scores.threads <= min(MOST_THREADS, target.block_threads)
-        if fits and tile.held(len(work.depths)) <= MOST_OF_GROUPS:
+        fits = scores.threads <= min(MAX_THREADS, target.block_threads)
+        if fits and tile.held(len(work.depths)) <= MAX_GROUP_REGISTERS:
             yield _whole(work, tile)
 
 
 def _whole(work: ChainWork, tile: ChainTile) -> ChainTile:
-    """The tile with all terms of its scores in shared memory, ahead of their use if that can be."""
+    """The tile with all terms of its scores in shared memory, copied ahead if that is possible."""
     scores = replace(tile.scores, stages=AHEAD if work.ahead else 1)
     return replace(tile, scores=scores, whole=True)
 
 
 def chain_tile_cost(target: Target, work: ChainWork, tile: ChainTile) -> float:
-    """About how many cycles a chain takes, on the multiprocessor that has the most blocks."""
+    """About the cycles of a chain, on the multiprocessor that has the most blocks."""
     rows, terms = tile.scores.block_rows, tile.scores.block_columns
     columns = 0 if tile.results is None else tile.results.block_columns
     blocks = work.batch * -(-work.rows // rows) * -(-work.columns // max(1, columns))
@@ -212,7 +215,7 @@ def chain_tile_cost(target: Target, work: ChainWork, tile: ChainTile) -> float:
         steps += 1
     at_once = min(blocks, _room(target, work, tile))
     waiting = (1 if tile.whole else steps) * STEP_CYCLES
-    if ahead:  # what is not hidden by the tile before
+    if ahead:  # the latency that the tile before does not hide
         waiting = max(TURN_CYCLES, STEP_CYCLES - busy * at_once)
     first = 0.0
     if tile.whole:
@@ -221,7 +224,7 @@ def chain_tile_cost(target: Target, work: ChainWork, tile: ChainTile) -> float:
 
 
 def _room(target: Target, work: ChainWork, tile: ChainTile) -> int:
-    """How many blocks run at once: what their threads hold has room, and what they share."""
+    """The number of blocks that run at once: registers and shared memory limit it."""
     held = tile.held(len(work.depths))
     registers = tile.threads * (OTHER_REGISTERS + held * max(1, work.itemsize // 4))
     room = LANES * REGISTERS // registers
@@ -236,9 +239,9 @@ def _room(target: Target, work: ChainWork, tile: ChainTile) -> int:
 @final
 @dataclass(frozen=True)
 class Chain:
-    """A root nest with blocks at one place, and the reduce that adds up over the last one.
+    """A root nest with kept blocks at one place, and the reduce over the last of them.
 
-    That is a contraction where results have columns.
+    That reduce is a contraction if results have columns.
     """
 
     name: str
@@ -253,7 +256,7 @@ class Chain:
 
     @staticmethod
     def of(kernel: Kernel, name: str) -> Chain | None:
-        """The chain of a root nest, if it is one."""
+        """The chain of a root nest; None if it is none."""
         root = kernel.by_name[name]
         inside = [n for n in kernel.nests if n.at is not None and n.at[0] == name]
         if len(inside) < 2 or inside[-1].at != (name, len(root.loops)):
@@ -286,8 +289,10 @@ class Chain:
 
 
 def _by_missing_operands(ranges: Sequence[Expr], nests: Sequence[Nest]) -> list[list[Expr]]:
-    """Loops by the operands of contractions that are the same for all of their iterations; those
-    that some operand of each is the same for.
+    """The loops grouped by the operands of contractions that are the same for all of their
+    iterations.
+
+    A loop counts only if some operand of each contraction is.
     """
     operands = [[e for c in n.computes for e in loads(c.value)] for n in nests]
     groups: dict[frozenset[Expr], list[Expr]] = {}
@@ -303,7 +308,7 @@ def _count(ranges: Sequence[Expr]) -> int:
 
 
 def can_run_along(kernel: Kernel) -> bool:
-    """Whether a kernel with kept blocks is a chain that can go along them tile by tile."""
+    """True if a kernel with kept blocks is a chain that can go along them tile by tile."""
     root = kernel.roots[-1]
     chain = Chain.of(kernel, root.name) if len(kernel.roots) == 1 else None
     if chain is None:
@@ -321,7 +326,7 @@ def can_run_along(kernel: Kernel) -> bool:
 
 
 def schedule_grid_chain(plan: Plan, name: str) -> bool:
-    """Tile a root nest with kept blocks for blocks of threads; False where it is no such chain."""
+    """Tile a root nest with kept blocks for thread blocks; False if it is no such chain."""
     chain = Chain.of(plan.kernel, name)
     if chain is None or len(plan.kernel.roots) > 1:  # it takes all of the shared memory
         return False
@@ -354,15 +359,19 @@ def _work(plan: Plan, chain: Chain) -> ChainWork:
 
 
 def _matrix_products(scores: Sequence[Compute], target: Target) -> MatrixIntrinsic | None:
-    """What adds up the products of several contractions, all of one dtype, by warps."""
+    """The instruction that multiplies for several contractions, all of one dtype, by warps; None if
+    there is none.
+    """
     (by, *others) = {matrix_product(c, target) for c in scores}
     one_dtype = len({e.dtype for c in scores for e in loads(c.value)}) == 1
     return by if one_dtype and not others else None
 
 
 def _adds_matrices(kernel: Kernel, last: Compute, by: MatrixIntrinsic) -> bool:
-    """Whether the last contraction is such a sum too: of what is rounded to the dtype of the loads,
-    or, where the instruction rounds, as it is.
+    """True if the last contraction is such a sum too.
+
+    Its weights are rounded to the dtype of the loads; or, if the instruction rounds, they are as
+    they are.
     """
     kept = next((e for e in reads([last.value]) if e.src), None)
     found = loads(last.value)
@@ -395,7 +404,7 @@ class _ChainTiling:
     tile: ChainTile
 
     def add_up(self, tile: GridTile) -> None:
-        """The last reduce is a contraction, whose results have a tile too."""
+        """Schedule a chain whose last reduce is a contraction; its results have a tile too."""
         plan, chain = self.plan, self.chain
         results = Tiling(plan, chain.name, chain.last, self._axes, tile)
         row, column = results.blocks(self._more_work())
@@ -411,7 +420,7 @@ class _ChainTiling:
         self._finish(fills)
 
     def reduce_rows(self) -> None:
-        """The last reduce gives one result for each row, as those before it."""
+        """Schedule a chain whose last reduce gives one result for each row, as those before it."""
         plan, chain = self.plan, self.chain
         results = Tiling(plan, chain.name, chain.last, self._axes, self.tile.scores)
         row = results.row_blocks(self._more_work())
@@ -425,7 +434,9 @@ class _ChainTiling:
         self._finish(fills)
 
     def _more_work(self) -> int:
-        """1 if later rows have more terms that count, -1 if less, 0 if all have as many."""
+        """1 if later rows have more terms that count, -1 if they have fewer, 0 if all
+        have as many.
+        """
         rows = set(self.chain.rows)
         for n in (*self.chain.steps, self.chain.last):
             nest = self.plan.nest(n)
@@ -447,8 +458,8 @@ class _ChainTiling:
         return Tiling(self.plan, step, nest, self._axes, self.tile.scores)
 
     def _along(self) -> dict[str, Expr]:
-        """The steps and the last sum for all rows of a block; the loops over the terms of a tile,
-        by nest.
+        """Move the steps and the last sum out to a block's rows; the loops over the terms of a
+        tile, by nest.
         """
         plan, terms = self.plan, dict[str, Expr]()
         nests = (*self.chain.steps, self.chain.last)
@@ -462,8 +473,9 @@ class _ChainTiling:
     def _first_contractions(
         self, row: Expr, terms: dict[str, Expr]
     ) -> dict[str, tuple[Expr, Expr, Expr]]:
-        """The scores of a tile in nests of their own; the loops of each over rows, terms of the
-        chain, own terms.
+        """Compute the scores of a tile in nests of their own.
+
+        Returns the loops of each nest: over rows, over terms of the chain, over its own terms.
         """
         here = {}
         for step, nest in self.chain.scores:
@@ -474,7 +486,7 @@ class _ChainTiling:
         return here
 
     def _stage_scores(self, here: dict[str, tuple[Expr, Expr, Expr]]) -> list[str]:
-        """Copies of what the first contractions load; the names of their nests."""
+        """Copy the loads of the first contractions; the names of the copies' nests."""
         fills = []
         for step, nest in self.chain.scores:
             rows, columns, term = here[nest]
@@ -483,7 +495,9 @@ class _ChainTiling:
         return fills
 
     def _place(self, element: Expr) -> str:
-        """The nest in whose first loop a load is copied: that over tiles of terms, or blocks."""
+        """The nest in whose first loop a load is copied: the loop over tiles of terms, or over
+        blocks.
+        """
         last = self.chain.last
         along = self.plan.nest(last).loops[0].range
         return last if along in element.ranges else self.chain.name
@@ -495,7 +509,7 @@ class _ChainTiling:
         here: dict[str, tuple[Expr, Expr, Expr]],
         terms: dict[str, Expr],
     ) -> list[str]:
-        """Copies of what all contractions load; the names of their nests."""
+        """Copy the loads of all contractions; the names of the copies' nests."""
         plan, last = self.plan, self.chain.last
         plan.do("reorder", last, (plan.loops(last)[0], *tile_here, terms[last]))
         return [*self._stage_scores(here), *results.stages(tile_here, terms[last])]
@@ -503,7 +517,7 @@ class _ChainTiling:
     def _share_steps(
         self, row: Expr, here: dict[str, tuple[Expr, Expr, Expr]], terms: dict[str, Expr]
     ) -> None:
-        """Threads for the steps and for the first contractions."""
+        """Bind threads for the steps and for the first contractions."""
         step, nest = self.chain.scores[0]
         for n in self.chain.steps:
             self._scores(step, nest).threads(n, self.plan.copy_of(row, n), terms[n])
@@ -511,8 +525,10 @@ class _ChainTiling:
             self._scores(step, nest).threads(nest, *here[nest])
 
     def _weights(self, row: Expr) -> None:
-        """What the last contraction reads stays in registers, where an instruction takes it as
-        another gives it. Else it lies in rows, and these begin in different banks.
+        """Place the operand of the last contraction.
+
+        It stays in registers if an instruction takes it as another gives it. Otherwise it is in
+        rows of shared memory that begin in different banks.
         """
         plan, last = self.plan, self.chain.last
         by = self.tile.scores.matrices

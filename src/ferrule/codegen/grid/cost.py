@@ -1,6 +1,6 @@
-"""Which tile of results a block of threads gets in a contraction: that which takes the least time.
+"""The cost model of contractions on thread blocks, and the tile of results with the least time.
 
-The time is that of the multiprocessor that has the most blocks, in cycles, by what its lanes do.
+The time is that of the multiprocessor with the most blocks, in cycles, by the work of its lanes.
 """
 
 from __future__ import annotations
@@ -19,51 +19,53 @@ from ferrule.codegen.kernel import BANKS_BYTES, PIECE_BYTES
 from ferrule.records import dataclass
 from ferrule.target import Target
 
-ACCUMULATOR_BYTES = 512  # for the results of one thread
-MATRIX_RESULTS = 128  # of one thread, where warps multiply matrices: half of its registers
-STAGES = (4, 3, 2)  # steps that are in shared memory at once: one is used, the others on their way
-GROUP_STAGES = (4,)  # the same where warp groups read one more, until they are done
-WARP_GROUP_COLUMNS = (64, 128, 256)
-LINE_BYTES = 128  # of shared memory: the terms of a row, or the rows of a term, that they read
-BY_REGISTERS = (2,)  # the same where a thread's registers hold what is on its way
-MOST_HELD = 160  # of these, and of its results: each element on its way has an address as well
-RESIDENT = 2  # blocks of a multiprocessor that this is shared by
+# An H100 (compute capability 9.0), where nothing else is said. Sizes are those of the hardware;
+# cycles are estimates from NVRTC's machine code (2026-11-23) unless a measurement is named.
+ACCUMULATOR_BYTES = 512  # bytes of the results of one thread
+MATRIX_RESULTS = 128  # results of one thread, if warps multiply matrices: half of its registers
+STAGES = (4, 3, 2)  # steps in shared memory at once: one is used, the others are on their way
+GROUP_STAGES = (4,)  # the same for warp groups, which read one more step until they are done
+WARP_GROUP_COLUMNS = (64, 128, 256)  # columns of a tile by warp groups
+LINE_BYTES = 128  # bytes of a line of shared memory, as warp groups read it
+REGISTER_STAGES = (2,)  # stages if the copies on their way are in a thread's registers
+MAX_HELD = 160  # results and copies in a thread's registers; each copy has an address as well
+RESIDENT = 2  # blocks on a multiprocessor at once, assumed where it is not computed
 STEPS = (8, 16, 32)  # terms of the sum between two barriers
-MATRIX_STEPS = (*STEPS, 64)  # the same where warps multiply matrices
-# What a multiprocessor has: lanes that multiply and add in each cycle, and what these keep.
+MATRIX_STEPS = (*STEPS, 64)  # the same if warps multiply matrices
+# A multiprocessor: lanes that begin a multiply-add in each cycle, and for each lane its threads and
+# its registers.
 LANES = 128
 THREADS_OF_LANE = 16
 REGISTERS = 512
-OTHER_REGISTERS = 40  # of a thread, beside its results
-# Time in cycles: for all lanes at once, but for that of a step.
+OTHER_REGISTERS = 40  # registers of a thread beside its results
+# Cycles of all lanes of a multiprocessor at once; those of a step are of a block.
 BANKS_CYCLES = 4.0  # to read from all banks of shared memory
-# To read an element of a thread's rows, and of its columns, from there. With these two, found from
+# To read an element of a thread's rows, and of its columns, from there. With these two, fitted to
 # times on an H100, products of 4096 x 4096 x 4096, 2048 x 1536 x 384, 2048 x 384 x 1536 and 1536 x
 # 2048 x 384 get tiles that are at most 3 % slower than the best of 48; without, 14 to 58 %.
 ROW_CYCLES, COLUMN_CYCLES = 1.0, 2.0
-FILL_CYCLES = 4.0  # to copy one element there
-PLACE_CYCLES = 8.0  # to find out where it comes from, where each step has other taps of a window
-AHEAD_CYCLES = 1.0  # the same where the threads do not wait for it
+FILL_CYCLES = 4.0  # to copy one element to shared memory
+PLACE_CYCLES = 8.0  # to compute the source of an element, if each step has other taps of a window
+AHEAD_CYCLES = 1.0  # to copy one element asynchronously
 STEP_CYCLES = 500.0  # from the loads of a step to its first multiply-add
 TURN_CYCLES = 40.0  # from the last multiply-add of a step to the first of the next
 MATRIX_CYCLES = 2.0  # of a multiprocessor, for one product of matrices by a warp
-GROUP_CYCLES = 0.62  # the same for each column of a product by a warp group, as measured
-NAIVE_CYCLES = 16.0  # a multiply-add whose operands both come from the caches
-# In seconds: from the end of a kernel to the first results of one that reads what it wrote.
-SECOND_KERNEL = 3e-6
-WAITED_FOR = 32768  # operations that a block does in about that time
-NEIGHBOURS = 32  # sums across memory that lie in a line, of which a block has all
+GROUP_CYCLES = 0.62  # for each column of a product by a warp group; measured, 2026-11-27
+NAIVE_CYCLES = 16.0  # for a multiply-add whose operands both come from the caches
+SECOND_KERNEL = 3e-6  # seconds from the end of a kernel to the first results of its reader
+SOON_OPERATIONS = 32768  # operations that a block does in about that time
+LINE_SUMS = 32  # sums across memory that lie in a line, all of which one block has
 
 
 @final
 @dataclass(frozen=True)
 class GridTile:
-    """What a block computes at a time.
+    """The tile of results that a block computes at a time.
 
     Its threads are a grid of `row_threads` x `column_threads`, and each has `rows` x `columns`
-    results; `step` terms of the sum are in shared memory at once. With `matrices`, an instruction,
-    its warps multiply matrices, and the threads hold what that says. With `stages` copies of so
-    many steps are in shared memory, all but one of them on their way.
+    results. `step` terms of the sum are in shared memory at once. With `matrices`, an instruction,
+    its warps multiply matrices, and the layout of the threads' elements is that instruction's. With
+    `stages`, copies of so many steps are in shared memory, all but one of them on their way.
     """
 
     rows: int
@@ -91,11 +93,13 @@ class GridTile:
 
     @property
     def staged(self) -> int:
-        """How many elements of a step are in shared memory, but for padding."""
+        """The number of elements of a step in shared memory, without padding."""
         return (self.block_rows + self.block_columns) * self.step
 
     def shared_bytes(self, itemsize: int) -> int:
-        """The most shared memory that it takes: with padding, which threads may need."""
+        """The bytes of shared memory that it takes at most, with the padding that threads
+        may need.
+        """
         padding = 0 if self.matrices else 2 * PIECE_BYTES // itemsize * self.step
         return self.stages * (self.staged + padding) * itemsize
 
@@ -103,7 +107,7 @@ class GridTile:
 @final
 @dataclass(frozen=True)
 class Work:
-    """The size of a contraction: so many products of matrices."""
+    """The size of a contraction: the number of products of matrices, and the sizes of these."""
 
     batch: int
     rows: int
@@ -111,13 +115,13 @@ class Work:
     terms: int
     itemsize: int
     matrices: MatrixIntrinsic | None
-    """What multiplies them by warps, if something does."""
+    """The instruction by which warps multiply them, if there is one."""
     ahead: bool = False
-    """Whether copies to shared memory can go on while the threads multiply."""
+    """True if copies to shared memory can go on while the threads multiply."""
     by_registers: tuple[bool, bool] = (False, False)
-    """Whether those of the rows, and of the columns, need the threads' registers meanwhile."""
+    """True if the copies of the rows, or of the columns, need the threads' registers meanwhile."""
     period: int = 1
-    """How many terms there are to each step of the outermost loop over them."""
+    """The number of terms for each step of the outermost loop over terms."""
 
     @property
     def copied_bytes(self) -> int:
@@ -127,9 +131,9 @@ class Work:
 
 @lru_cache(maxsize=4096)
 def best_grid_tile(target: Target, work: Work) -> GridTile | None:
-    """The tile with the least time; None where a thread for each result takes less.
+    """The tile with the least time; None if a thread for each result takes less.
 
-    Of those that take as long it is one with few elements in shared memory, and with few stages.
+    Of tiles with equal times it has few elements in shared memory, and few stages.
     """
     best = None, naive_cost(target, work)
     for by, stages in _kinds(target, work):
@@ -144,12 +148,12 @@ def best_grid_tile(target: Target, work: Work) -> GridTile | None:
 
 
 def _kinds(target: Target, work: Work) -> Iterator[tuple[MatrixIntrinsic | None, tuple[int, ...]]]:
-    """What may multiply, and how many steps may be in shared memory at once."""
+    """The instructions that may multiply, each with the numbers of stages that may be used."""
     by = work.matrices
     if not work.ahead:
         yield by, (1,)
     elif any(work.by_registers):
-        yield by, (1, *BY_REGISTERS)
+        yield by, (1, *REGISTER_STAGES)
     else:
         yield by, (1, *STAGES)
         groups = None if by is None else by_warp_groups(by, target)
@@ -165,7 +169,9 @@ def _candidates(
     period: int,
     stages: tuple[int, ...],
 ) -> tuple[list[GridTile], GridTile]:
-    """All tiles for some work, and the same as one whose numbers are arrays, of a row for each."""
+    """All tiles for some work, and the same as one tile whose fields are arrays, with an entry for
+    each.
+    """
     if by is None:
         plain = _tiles(target, itemsize, period)
     else:
@@ -194,9 +200,9 @@ def _tiles(target: Target, itemsize: int, period: int) -> Iterator[GridTile]:
 
 
 def _steps(period: int) -> list[int]:
-    """Steps of some terms, or of all terms of some iterations of the outermost loop over them.
+    """The steps that are tried: some terms, or all terms of some iterations of the outermost loop.
 
-    Then the others' numbers are constants.
+    In the latter case the indices of the inner loops are constants.
     """
     whole = [n * period for n in range(1, max(STEPS) // period + 1)] if period > 1 else []
     return sorted({*STEPS, *(n for n in whole if n >= min(STEPS))})
@@ -219,7 +225,7 @@ def _matrix_tiles(target: Target, by: MatrixIntrinsic) -> Iterator[GridTile]:
 
 
 def _warp_group_tiles(target: Target, by: MatrixIntrinsic) -> Iterator[GridTile]:
-    """Tiles of 64 rows for each four warps."""
+    """The tiles of 64 rows for each four warps."""
     step = LINE_BYTES // by.itemsize
     for groups, columns in itertools.product((1, 2), WARP_GROUP_COLUMNS):
         rows = groups * by.warps * by.down
@@ -229,27 +235,27 @@ def _warp_group_tiles(target: Target, by: MatrixIntrinsic) -> Iterator[GridTile]
 
 
 def _fits(target: Target, work: Work, tile: GridTile) -> Any:
-    """Whether the steps of a tile fit into shared memory, and a thread's part into registers."""
+    """True if the steps of a tile fit into shared memory, and a thread's part into registers."""
     held = tile.rows * tile.columns + _on_their_way(work, tile)
-    fits = (tile.shared_bytes(work.copied_bytes) <= target.shared_bytes) & (held <= MOST_HELD)
+    fits = (tile.shared_bytes(work.copied_bytes) <= target.shared_bytes) & (held <= MAX_HELD)
     return (tile.stages == 1) | fits
 
 
 def _on_their_way(work: Work, tile: GridTile) -> Any:
-    """How many elements each thread's registers hold while it multiplies."""
+    """The number of copied elements that each thread's registers hold while it multiplies."""
     sides = zip(work.by_registers, (tile.block_rows, tile.block_columns), strict=True)
     held = sum(size for through, size in sides if through) * tile.step // tile.threads
     return held * (tile.stages > 1)
 
 
 def _blocks(target: Target, work: Work, tile: GridTile) -> Any:
-    """How many blocks the multiprocessor that has the most of them has."""
+    """The number of blocks on the multiprocessor that has the most."""
     blocks = work.batch * -(-work.rows // tile.block_rows) * -(-work.columns // tile.block_columns)
     return -(-blocks // multiprocessors(target))
 
 
 def _room(target: Target, work: Work, tile: GridTile) -> Any:
-    """How many of them run at once: their results have room, and their copies."""
+    """The number of blocks that run at once: registers and shared memory limit it."""
     held = tile.rows * tile.columns + _on_their_way(work, tile)
     registers = tile.threads * (OTHER_REGISTERS + held)
     room = LANES * REGISTERS // registers
@@ -259,8 +265,9 @@ def _room(target: Target, work: Work, tile: GridTile) -> Any:
 
 
 def grid_tile_cost(target: Target, work: Work, tile: GridTile) -> Any:
-    """About how many cycles a contraction takes, on the multiprocessor that has the most blocks;
-    of a tile whose numbers are arrays, an array.
+    """About the cycles of a contraction, on the multiprocessor that has the most blocks.
+
+    For a tile whose fields are arrays it is an array.
     """
     blocks = _blocks(target, work, tile)
     steps = -(-work.terms // tile.step)
@@ -275,7 +282,7 @@ def grid_tile_cost(target: Target, work: Work, tile: GridTile) -> Any:
         cycles = cycles + (fill + PLACE_CYCLES * splits) * size / LANES
     busy = tile.step * cycles
     at_once = np.minimum(blocks, _room(target, work, tile))
-    # What is not hidden by the steps in between.
+    # The latency that the steps in between do not hide.
     hidden = np.maximum(TURN_CYCLES, STEP_CYCLES - (tile.stages - 1) * busy * at_once)
     wait = np.where(tile.stages == 1, STEP_CYCLES, hidden)
     first = np.where(tile.stages == 1, 0.0, STEP_CYCLES)
@@ -283,7 +290,7 @@ def grid_tile_cost(target: Target, work: Work, tile: GridTile) -> Any:
 
 
 def best_group(rows: int, at_once: int, tile: GridTile) -> int:
-    """How many rows of tiles are done together: a divisor of them all.
+    """The number of rows of tiles that are done together: a divisor of the number of all.
 
     The blocks that run at once are a rectangle of tiles, whose rows and columns are in the cache.
     """
@@ -293,22 +300,23 @@ def best_group(rows: int, at_once: int, tile: GridTile) -> int:
 
 
 def naive_cost(target: Target, work: Work) -> float:
-    """The same without a tile: a thread for a result, or a block for one where there are few."""
+    """The cost without a tile: a thread for each result, or a block for each if there are few."""
     products = work.batch * work.rows * work.columns * work.terms
     return products * NAIVE_CYCLES / (LANES * multiprocessors(target))
 
 
 def shares_out_rows(target: Target, results: int, operations: float, along: bool) -> bool:
-    """Whether blocks of threads do well with sums, each of so many operations, and with what waits
-    for them: there are enough blocks for all multiprocessors, or each is done soon.
+    """True if thread blocks do well with sums of so many operations, and with their consumers.
+
+    There must be enough blocks for all multiprocessors, or each block must be done soon.
     """
-    together = 1 if along else NEIGHBOURS
+    together = 1 if along else LINE_SUMS
     enough = results >= together * RESIDENT * multiprocessors(target)
-    return enough or together * operations <= WAITED_FOR
+    return enough or together * operations <= SOON_OPERATIONS
 
 
 def clock(target: Target) -> float:
-    """How many cycles a multiprocessor has in a second."""
+    """The number of cycles of a multiprocessor in a second."""
     return target.flops_per_second * target.max_threads / (2 * LANES * multiprocessors(target))
 
 
@@ -317,7 +325,7 @@ def multiprocessors(target: Target) -> int:
 
 
 def term_cycles(target: Target, tile: GridTile, itemsize: int) -> Any:
-    """How long all lanes take for one term of the sums of as many threads."""
+    """The cycles of all lanes for one term of the sums of as many threads."""
     by = tile.matrices
     if by is None:
         banks = BANKS_CYCLES * _bank_reads(target, tile, itemsize)
@@ -332,7 +340,7 @@ def term_cycles(target: Target, tile: GridTile, itemsize: int) -> Any:
 
 
 def _bank_reads(target: Target, tile: GridTile, itemsize: int) -> Any:
-    """How often the banks of shared memory are read for one term of a warp's sums."""
+    """The number of reads of all banks of shared memory for one term of a warp's sums."""
     across = np.minimum(tile.column_threads, target.warp)
     down = np.maximum(1, target.warp // across)
 

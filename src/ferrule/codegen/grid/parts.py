@@ -1,9 +1,10 @@
-"""Sums in parts for blocks of threads: one kernel combines parts of each, the next one the parts.
+"""Split reduces for thread blocks: one kernel combines parts of each, the next one combines the
+parts.
 
-Where a kernel has few results, few blocks compute them, and most of the device has nothing to do,
-however long the sums are. Parts of them are results of their own. How many are worth a second
-kernel is asked of the kernel's own schedule: how many threads it has, and what each of them does
-in turn; or, where it multiplies matrices tile by tile, how long its best tiles take.
+A kernel with few results has few blocks, and most of the device is idle, however long the sums are.
+Parts of the sums are results of their own. The number of parts that is worth a second kernel
+follows from the kernel's own schedule: the number of its threads, and the time of each; or, if it
+multiplies matrices in tiles, the time of its best tiles.
 """
 
 from __future__ import annotations
@@ -28,31 +29,34 @@ from ferrule.records import dataclass
 from ferrule.shape.layout import storage_size
 from ferrule.target import Target
 
-# From a load to its value; at least so many loads of a thread are under way at once.
+# Estimates for an H100, from its published figures and NVRTC's machine code (2026-11-23); not
+# measured.
 _LOAD_SECONDS: Final = 0.8e-6
+"""Seconds from a load to its value."""
 _LOADS_AT_ONCE: Final = 4
-# Of a thread whose operations wait for one another.
+"""Loads of a thread that are under way at once, at least."""
 _OPERATION_SECONDS: Final = 2.5e-9
-# More blocks of the device's size than this, for each of which there are results, fill it.
-_FILLED: Final = 16
-# The part of its time that a kernel has to save.
-_LEAST_GAIN: Final = 0.1
-# And by which twice as many parts have to be better.
-_LEAST_MORE: Final = 0.03
-# With more parts than those that take so many times the least time, it only gets worse.
-_TRIED: Final = 1.5
-_MOST_PARTS: Final = 512
-_MOST_SCATTERED: Final = 1 << 15
-_LEAST_TERMS: Final = 8
-"""Of one part; a multiple of them keeps neighbours together."""
+"""Seconds for each operation of a thread whose operations depend on one another."""
+_MAX_RESULT_WAVES: Final = 16
+"""Results for each thread of the device; with more, the device is busy without parts."""
+_MIN_GAIN: Final = 0.1
+"""The share of its time that a kernel has to save."""
+_MIN_MORE_GAIN: Final = 0.03
+"""The share of the time that twice as many parts have to save."""
+_MAX_TIME_RATIO: Final = 1.5
+"""Times the least time so far; more parts than such a number only get worse."""
+_MAX_PARTS: Final = 512
+_MAX_SCATTER_PARTS: Final = 1 << 15
+_MIN_TERMS: Final = 8
+"""Terms of one part; a multiple of them keeps adjacent elements together."""
 
 
 @final
 @dataclass(frozen=True)
 class Parts:
-    """Into how many parts the reduces of an AST are split, and along which axis of their sources.
+    """The number of parts of an AST's reduces, and the axis of their sources that is split.
 
-    These are all of one shape.
+    The reduces are all of one shape.
     """
 
     reduces: tuple[LazyOp, ...]
@@ -62,32 +66,37 @@ class Parts:
 
 @lru_cache(maxsize=4096)
 def parts_of(ast: LazyOp, target: Target) -> Parts | None:
-    """The parts in which the reduces of an AST take the least time; None if that is one."""
+    """The parts in which the reduces of an AST take the least time; None if that is one part."""
     reduces = _reduces_to_results(ast)
     if not reduces:
         return None
-    if storage_size(reduces[0].shape) > _FILLED * target.max_threads * target.block_threads:
+    if (
+        storage_size(reduces[0].shape)
+        > _MAX_RESULT_WAVES * target.max_threads * target.block_threads
+    ):
         return None
     is_scatter = reduces[0].op is ReduceOps.SCATTER
     model = _ScatterModel(ast, target) if is_scatter else _Model(ast, reduces, target)
     whole = model.seconds(1)
-    best, least = None, (1 - _LEAST_GAIN) * whole
+    best, least = None, (1 - _MIN_GAIN) * whole
     if model.is_filled or whole <= SECOND_KERNEL or model.least >= least:
         return None
     sizes = reduces[0].src[0].shape
     axes = [reduces[0].arg[0]] if is_scatter else _reduced_axes(reduces[0])
-    for axis, count in _candidates(sizes, axes, _MOST_SCATTERED if is_scatter else _MOST_PARTS):
+    for axis, count in _candidates(sizes, axes, _MAX_SCATTER_PARTS if is_scatter else _MAX_PARTS):
         seconds = model.seconds(count)
-        if seconds < least * (1.0 if best is None else 1 - _LEAST_MORE):
+        if seconds < least * (1.0 if best is None else 1 - _MIN_MORE_GAIN):
             best, least = Parts(reduces, axis, count), seconds
-        elif best is not None and seconds > _TRIED * least:
+        elif best is not None and seconds > _MAX_TIME_RATIO * least:
             break
     return best
 
 
 def _reduces_to_results(ast: LazyOp) -> tuple[LazyOp, ...]:
-    """The reduces of a kernel that stores what they give, all at its own index and over the same
-    axes; none where one needs another, or sizes vary, or the order of what is scattered counts.
+    """The reduces of a kernel that stores their results, all at one index and over the same axes.
+
+    Empty if one reduce needs another, if sizes are symbolic, or if the order of scattered elements
+    counts.
     """
     if ast.op is not BufferOps.STORE or ast.vars():
         return ()
@@ -102,7 +111,9 @@ def _reduces_to_results(ast: LazyOp) -> tuple[LazyOp, ...]:
 
 
 def how_combined(reduce: LazyOp) -> ReduceOps | None:
-    """The reduce that combines parts of another; None where only the order of all says more."""
+    """The reduce that combines the parts of another; None if only the order of all elements
+    decides.
+    """
     if reduce.op is not ReduceOps.SCATTER:
         assert isinstance(reduce.op, ReduceOps)
         return reduce.op
@@ -125,7 +136,7 @@ def _candidates(sizes: Sequence[sint], axes: Sequence[int], most: int) -> Iterat
 
         def distance(choice: tuple[int, int], wanted: int = wanted) -> float:
             axis, count = choice
-            uneven = axis == axes[-1] and known[axis] // count % _LEAST_TERMS
+            uneven = axis == axes[-1] and known[axis] // count % _MIN_TERMS
             return abs(log2(count / wanted)) + (0.5 if uneven else 0.0)
 
         choice = min(fit, key=distance, default=None)
@@ -136,7 +147,9 @@ def _candidates(sizes: Sequence[sint], axes: Sequence[int], most: int) -> Iterat
 
 @final
 class _Model:
-    """How long a kernel takes with its reduce in parts, the kernel that combines them included."""
+    """The time of a kernel with its reduces in parts, including the kernel that combines
+    the parts.
+    """
 
     def __init__(self, ast: LazyOp, reduces: Sequence[LazyOp], target: Target) -> None:
         reduce = reduces[0]
@@ -151,19 +164,21 @@ class _Model:
         self._is_tiled = seconds_in_parts(self._plan, self._root, 1) is not None
         operations = 2 * work / (target.flops_per_second * target.max_threads)
         self.least = max(_read_bytes(ast) / bandwidth, 0.0 if self._is_tiled else operations)
-        """What a device takes of which no part is idle."""
+        """Seconds that the device takes if no part of it is idle."""
         blocks = linearizer.blocks
         assert isinstance(blocks, int)
         threads = blocks * linearizer.threads
         self.is_filled = not self._is_tiled and threads >= target.max_threads * target.block_threads
-        """Whether there is a thread for each that the device can have."""
+        """True if the kernel has as many threads as the device can hold."""
         lanes, at_once = _loads(linearizer)
         loads = storage_size(reduce.src[0].shape) / threads / lanes / at_once
         self._turns = loads * _LOAD_SECONDS + work / threads * _OPERATION_SECONDS
-        """What one thread does after another."""
+        """Seconds of the loads and operations that one thread does one after the other."""
 
     def seconds(self, count: int) -> float:
-        """The time for so many parts. Waiting overlaps in part with what the memory does."""
+        """Seconds for `count` parts. The latency of loads overlaps partly with the memory's own
+        time.
+        """
         busy = seconds_in_parts(self._plan, self._root, count) if self._is_tiled else None
         if busy is None:
             busy = self._turns / count
@@ -173,7 +188,7 @@ class _Model:
 
 @final
 class _ScatterModel:
-    """How long a kernel takes that scatters in parts, the kernel that combines them included."""
+    """The time of a kernel that scatters in parts, including the kernel that combines the parts."""
 
     def __init__(self, ast: LazyOp, target: Target) -> None:
         self._plan = Plan(lower(ast, "scatter"), target)
@@ -184,17 +199,17 @@ class _ScatterModel:
         self._part_seconds = 3 * memory / bandwidth
         self.least = (_read_bytes(ast) + memory) / bandwidth
         self.is_filled = scatter_seconds(self._plan, 1) is None
-        """Whether parts would not help."""
+        """True if parts would not help."""
 
     def seconds(self, count: int) -> float:
-        """The time for so many parts."""
+        """Seconds for `count` parts."""
         busy = scatter_seconds(self._plan, count) or 0.0
         again = SECOND_KERNEL + count * self._part_seconds if count > 1 else 0.0
         return max(busy, self.least) + again
 
 
 def _read_bytes(ast: LazyOp) -> int:
-    """The different bytes that a kernel reads."""
+    """The number of different bytes that a kernel reads."""
     found: dict[int, int] = {}
     for node in ast.toposort():
         if node.op is BufferOps.LOAD:
@@ -206,7 +221,9 @@ def _read_bytes(ast: LazyOp) -> int:
 
 
 def _loads(linearizer: Linearizer) -> tuple[int, int]:
-    """How many terms a thread loads at a time, and how many such loads are under way at once."""
+    """The number of terms that a thread loads at a time, and the number of such loads under way at
+    once.
+    """
     nests = linearizer.scheduled.nests
     reduces = [nest for nest in nests if any(c.monoid is not None for c in nest.computes)]
 

@@ -1,10 +1,10 @@
-"""Reduces for blocks of threads: rows that lie along memory, and columns that lie across it.
+"""Reduces for thread blocks: rows that are contiguous in memory, and columns that are not.
 
-All nests that hang at one place of a root, and the root's own loops there, run along the same
-axis: that of the sums. Some threads of a block share it out, and combine what they have; the
-others take other results. Along memory, neighbouring threads take neighbouring vectors of a row;
-across it, neighbouring columns, 16 bytes of them each where all accesses stay aligned. Each thread
-keeps its part of what several nests load.
+All nests that hang at one place of a root, and the root's own loops there, run along the axis of
+the sums. Some threads of a block share that axis, and combine their partial results; the others
+take other results. For rows, neighbouring threads take neighbouring vectors of a row. For columns,
+they take neighbouring columns, 16 bytes each if all accesses stay aligned. Each thread keeps its
+part of the elements that several nests load.
 """
 
 from __future__ import annotations
@@ -15,31 +15,41 @@ from math import gcd, prod
 from typing import final
 
 from ferrule.codegen.grid.cost import multiprocessors
-from ferrule.codegen.grid.streams import LEAST_SIDE, aligned_lanes, last
+from ferrule.codegen.grid.streams import MIN_SIDE, aligned_lanes, last
 from ferrule.codegen.kernel import Kind
 from ferrule.codegen.plan import LINE_BYTES, Plan, loads, step_of
 from ferrule.codegen.primitives.nests import shared_row
 from ferrule.expr import Expr, ExprOp, toposort
 from ferrule.records import dataclass
 
-KEPT = 64  # values of one row that a thread keeps in registers, at most
-VECTORS = 8  # loads of a row that a thread does before it needs the first
-LOADS_AHEAD = VECTORS // 2  # the same in a loop over a longer row
-PIECE = 16  # values of a piece of a row that a thread keeps, where it cannot keep them all
-MOST_PIECES = 16  # of a row: with each, the error of a sum may grow by that of a power
-LEAST_NEIGHBOURS = 4  # along an axis, for what is contiguous there
-LEAST_TERMS = 4  # of one thread, where several share out a sum
-RESIDENT = 4  # blocks that hide each other's waiting on one multiprocessor
+# Not measured unless a figure is given: chosen from registers and from NVRTC's machine code
+# (docs/design/experiments.md, Rows, and sums in parts).
+MAX_KEPT_VALUES = 64
+"""Values of one row that a thread keeps in registers."""
+UNROLLED_LOADS = 8
+"""Loads of a row that a thread begins before it needs the first."""
+LOADS_AHEAD = UNROLLED_LOADS // 2
+"""The same in a loop over a longer row."""
+PIECE_VALUES = 16
+"""Values of a piece of a row that a thread keeps, if it cannot keep them all."""
+MAX_PIECES = 16
+"""Pieces of a row: with each, the error of a sum may grow by that of a power."""
+MIN_CONTIGUOUS = 4
+"""Elements along an axis that count as contiguous."""
+MIN_TERMS = 4
+"""Terms of one thread, if several share a sum."""
+RESIDENT = 4
+"""Blocks on one multiprocessor that hide each other's latency."""
 
 
 @final
 @dataclass(frozen=True)
 class Layout:
-    """How a block's threads are laid out: `results` of them by `along`, each with `lanes` terms at
-    a time, of `near` results.
+    """The layout of a block's threads: `results` by `along` threads.
 
-    `across` says that neighbouring threads have neighbouring results. A thread loads the terms of
-    `ahead` turns before it needs the first, where it has more than it can unroll.
+    Each thread takes `lanes` terms at a time, of `near` results. With `across`, neighbouring
+    threads have neighbouring results. A thread begins the loads of `ahead` turns before it needs
+    the first, if it has more turns than it can unroll.
     """
 
     results: int
@@ -59,7 +69,7 @@ class Layout:
 
 
 def schedule_reduces(plan: Plan, name: str) -> bool:
-    """Blocks and threads for a root and the reduces in it; False where they do not suit."""
+    """Schedule blocks and threads for a root and its reduces; False if they do not suit."""
     below = plan.below(name)
     depth = place_of_all(plan, name, below)
     if depth is None:
@@ -86,20 +96,21 @@ def schedule_reduces(plan: Plan, name: str) -> bool:
 
 
 def _in_pieces(plan: Plan, below: Sequence[str], layout: Layout) -> bool:
-    """Reduces that need one another go along their rows together, a piece of them at a time, where
-    rows are too long to be kept: each element is loaded once for all of them.
+    """Let reduces that need one another go along their rows together, a piece at a time.
+
+    For rows that are too long to be kept: each element is loaded once for all of the reduces.
     """
     sizes = [plan.nest(n).loops[-1].range.size for n in below]
-    piece = layout.along * PIECE
+    piece = layout.along * PIECE_VALUES
     if len(below) < 2 or not all(s is sizes[0] and s.is_const for s in sizes):
         return False
-    if not KEPT * layout.along < sizes[0].max <= MOST_PIECES * piece or any(
+    if not MAX_KEPT_VALUES * layout.along < sizes[0].max <= MAX_PIECES * piece or any(
         len(plan.nest(n).loops) > 1 for n in below
     ):
         return False
     if not _loaded_again(plan, below):
         return False
-    if sizes[0].max % piece:  # where a piece ends early, no vector is whole
+    if sizes[0].max % piece:  # a piece that ends early has an incomplete vector
         layout = replace(layout, lanes=1)
 
     def run(plan: Plan) -> bool:
@@ -116,7 +127,7 @@ def _in_pieces(plan: Plan, below: Sequence[str], layout: Layout) -> bool:
 
 
 def place_of_all(plan: Plan, name: str, below: Sequence[str]) -> int | None:
-    """How many loops of a root are open where all its reduces hang; None if these are several."""
+    """The number of a root's loops around all its reduces; None if these hang at several places."""
     places = {plan.nest(n).at for n in below}
     if len(places) > 1:
         return None
@@ -125,8 +136,9 @@ def place_of_all(plan: Plan, name: str, below: Sequence[str]) -> int | None:
 
 
 def column_of(plan: Plan, name: str, below: Sequence[str], depth: int) -> Expr | None:
-    """The loop of the results along which most of what the reduces load are neighbours; None where
-    they are neighbours along the terms.
+    """The loop of the results along which most loads of the reduces are contiguous.
+
+    None if they are contiguous along the terms.
     """
     found = [
         (e, plan.nest(n).loops[-1].range)
@@ -144,12 +156,12 @@ def column_of(plan: Plan, name: str, below: Sequence[str], depth: int) -> Expr |
 
 
 def _elements(e: Expr) -> int:
-    """How many different elements a load has, about."""
+    """About the number of different elements of a load."""
     return prod(r.size.max for r in e.ranges)
 
 
 def _unit_step(e: Expr, r: Expr) -> bool:
-    return r.size.max >= LEAST_NEIGHBOURS and step_of(e.src[0], r) == 1
+    return r.size.max >= MIN_CONTIGUOUS and step_of(e.src[0], r) == 1
 
 
 # -- how many threads ------------------------------------------------------------------------------
@@ -158,7 +170,7 @@ def _unit_step(e: Expr, r: Expr) -> bool:
 def layout_of(
     plan: Plan, name: str, below: Sequence[str], depth: int, column: Expr | None
 ) -> Layout:
-    """The threads of a block, from the sizes and the target alone."""
+    """The layout of a block's threads, from the sizes and the target alone."""
     loops = plan.nest(name).loops
     results = prod(loop.range.size.max for loop in loops[:depth])
     nests = [plan.nest(n) for n in below]
@@ -175,12 +187,12 @@ def layout_of(
 
 
 def _enough(plan: Plan) -> int:
-    """Threads that keep all multiprocessors busy."""
+    """The number of threads that keeps all multiprocessors busy."""
     return plan.target.max_threads * RESIDENT * plan.target.block_threads
 
 
 def _rows(plan: Plan, results: int, vectors: int, lanes: int) -> Layout:
-    block, most = plan.target.block_threads, min(VECTORS, KEPT // lanes)
+    block, most = plan.target.block_threads, min(UNROLLED_LOADS, MAX_KEPT_VALUES // lanes)
     along = 1
     while along < block and _busy(vectors, 2 * along):
         if along >= plan.target.warp:
@@ -192,13 +204,13 @@ def _rows(plan: Plan, results: int, vectors: int, lanes: int) -> Layout:
 
 
 def _busy(vectors: int, threads: int) -> bool:
-    """Whether most of so many threads have something to do all the time."""
+    """True if most of so many threads have something to do all the time."""
     rounds = -(-vectors // threads)
     return 10 * vectors >= 6 * threads * rounds
 
 
 def _spread(plan: Plan, results: int, along: int) -> int:
-    """How many results the block takes: as many as fill it, if blocks enough are left."""
+    """The number of results of a block: as many as fill it, if enough blocks are left."""
     count = 1
     while count < results and 2 * count * along <= plan.target.block_threads:
         blocks = results // (2 * count)
@@ -209,21 +221,21 @@ def _spread(plan: Plan, results: int, along: int) -> int:
 
 
 def _columns(plan: Plan, results: int, terms: int, near: int) -> Layout:
-    """As many blocks as fill the multiprocessors, of columns that fill the lines they are in."""
+    """The layout for columns: blocks fill the multiprocessors, their columns fill lines
+    of memory.
+    """
     block = plan.target.block_threads
     results = -(-results // near)
-    least = max(LEAST_SIDE, LINE_BYTES // 4 // near)
+    least = max(MIN_SIDE, LINE_BYTES // 4 // near)
     count = 1
     while count < min(results, max(plan.target.warp, least)):
         count *= 2
     while count > least and results < count * plan.target.max_threads:
-        if 2 * LEAST_TERMS * (block // count) > terms:
+        if 2 * MIN_TERMS * (block // count) > terms:
             break
         count //= 2
     along = 1
-    while (
-        count * along < block and LEAST_TERMS * along <= terms and results * along < _enough(plan)
-    ):
+    while count * along < block and MIN_TERMS * along <= terms and results * along < _enough(plan):
         along *= 2
     count = max(count, _spread(plan, results, along))
     ahead = _ahead(plan, -(-results // count), terms // along, near)
@@ -231,17 +243,19 @@ def _columns(plan: Plan, results: int, terms: int, near: int) -> Layout:
 
 
 def _ahead(plan: Plan, blocks: int, turns: int, near: int) -> int:
-    """How many loads each thread has under way: few blocks have to hide their own waiting."""
+    """The number of loads that each thread has under way: few blocks have to hide their own
+    latency.
+    """
     ahead = LOADS_AHEAD
     while 2 * ahead * max(blocks, multiprocessors(plan.target)) <= (
         LOADS_AHEAD * RESIDENT * multiprocessors(plan.target)
-    ) and 2 * ahead <= min(KEPT // near, turns // 2):
+    ) and 2 * ahead <= min(MAX_KEPT_VALUES // near, turns // 2):
         ahead *= 2
     return ahead
 
 
 def _near(plan: Plan, name: str, below: Sequence[str], depth: int, column: Expr) -> int:
-    """How many neighbouring results one thread takes: as many as one load gives it."""
+    """The number of neighbouring results of one thread: as many as one load gives it."""
     if len(below) > 1 or len(plan.nest(name).loops) > depth or depth == 0:
         return 1
     return gcd(*(aligned_lanes(plan.nest(n), column) for n in (name, *below)))
@@ -251,7 +265,7 @@ def _near(plan: Plan, name: str, below: Sequence[str], depth: int, column: Expr)
 
 
 def _take_neighbours(plan: Plan, name: str, reduce: str, column: Expr, layout: Layout) -> None:
-    """Each thread has neighbouring results, as lanes of the reduce and of the root."""
+    """Give each thread neighbouring results, as lanes of the reduce and of the root."""
     depth = len(plan.nest(name).loops)
     _, near = plan.split(name, column, layout.near)
     plan.do("compute_at", reduce, depth)
@@ -260,7 +274,7 @@ def _take_neighbours(plan: Plan, name: str, reduce: str, column: Expr, layout: L
 
 
 def _share_results(plan: Plan, name: str, depth: int, layout: Layout) -> None:
-    """The loops of the results become blocks, and threads of a block."""
+    """Make the loops of the results blocks, and threads of a block."""
     if depth == 0:
         return
     flat = plan.fuse_first(name, depth)
@@ -271,7 +285,7 @@ def _share_results(plan: Plan, name: str, depth: int, layout: Layout) -> None:
 
 
 def _share_out(plan: Plan, name: str, layout: Layout) -> None:
-    """Threads along the last loop of a nest, and copies or a loop of what one thread does."""
+    """Bind threads along the last loop of a nest, and unroll the part of one thread."""
     r = [o.range for o in plan.nest(name).loops if o.kind is Kind.SERIAL][-1]
     if layout.lanes > 1:
         r, lane = plan.split(name, r, layout.lanes)
@@ -286,20 +300,20 @@ def _share_out(plan: Plan, name: str, layout: Layout) -> None:
 
 
 def _few(plan: Plan, name: str, r: Expr, rounds: int, layout: Layout) -> bool:
-    """Whether one thread's part is unrolled as a whole."""
-    most = KEPT if _reads_kept(plan, name) else VECTORS * layout.lanes
+    """True if one thread's part is unrolled as a whole."""
+    most = MAX_KEPT_VALUES if _reads_kept(plan, name) else UNROLLED_LOADS * layout.lanes
     return r.size.is_const and rounds * layout.lanes <= most
 
 
 def _reads_kept(plan: Plan, name: str) -> bool:
-    """Whether a nest has, or reads, values that a thread keeps."""
+    """True if a nest has, or reads, values that a thread keeps."""
     nest = plan.nest(name)
     own = any(c.ranges and c.monoid is None and c.store is None for c in nest.computes)
     return own or any(e.src for e in nest.reads)
 
 
 def _before(plan: Plan, name: str, outer: Expr, inner: Expr) -> None:
-    """A loop comes directly before another."""
+    """Move a loop directly before another."""
     loops = plan.loops(name)
     loops.remove(outer)
     loops.insert(loops.index(inner), outer)
@@ -307,7 +321,7 @@ def _before(plan: Plan, name: str, outer: Expr, inner: Expr) -> None:
 
 
 def _copies(plan: Plan, name: str, r: Expr, layout: Layout) -> None:
-    """Copies of what one thread does in turn: all of it, or a few at a time."""
+    """Unroll the part of one thread: all of it, or a few turns at a time."""
     if _few(plan, name, r, r.size.max, layout):
         plan.do("unroll", name, r)
         return
@@ -319,14 +333,14 @@ def _copies(plan: Plan, name: str, r: Expr, layout: Layout) -> None:
 
 
 def _keep(plan: Plan, family: Sequence[str], name: str, depth: int, layout: Layout) -> None:
-    """Load once what several nests load, and compute once what is costly."""
+    """Load once the elements that several nests load, and compute once the costly values."""
     sizes = [plan.nest(n).loops[-1].range.size for n in family]
     part = max(-(-size.max // (layout.along * layout.lanes)) * layout.lanes for size in sizes)
     if not all(size.is_const for size in sizes):
         return
-    left = KEPT // part
+    left = MAX_KEPT_VALUES // part
     for first, e in _loaded_again(plan, family):
-        # A load at a place that is loaded too has gone with that one's copy.
+        # A load whose index is loaded too may have gone with that load's copy.
         if left > 0 and e in _all_loads(plan, first):
             _stage(plan, family, first, e, (name, depth))
             left -= 1
@@ -337,9 +351,9 @@ def _keep(plan: Plan, family: Sequence[str], name: str, depth: int, layout: Layo
 
 
 def _loaded_again(plan: Plan, family: Sequence[str]) -> list[tuple[str, Expr]]:
-    """What several nests load along their last loops: the first of them, and its load.
+    """The loads that several nests do along their last loops: (the first of these nests, its load).
 
-    A load comes before those inside of it, of the places where it reads.
+    A load comes before the loads inside of its index.
     """
     first: dict[Expr, tuple[str, Expr]] = {}
     out: dict[Expr, tuple[str, Expr]] = {}
@@ -363,7 +377,7 @@ def _loaded_again(plan: Plan, family: Sequence[str]) -> list[tuple[str, Expr]]:
 
 
 def _stage(plan: Plan, family: Sequence[str], first: str, e: Expr, place: tuple[str, int]) -> None:
-    """A copy of what a nest loads, for all nests that load it."""
+    """Copy a load of a nest for all nests that have it."""
     axis = plan.nest(first).loops[-1].range
     copy = plan.kernel.free_name(f"{first}.x", numbered=True)
     plan.do("stage", first, e.arg, *place, (axis,), copy, plan.number(first, e))

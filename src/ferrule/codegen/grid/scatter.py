@@ -1,12 +1,14 @@
-"""Scatters for blocks of threads: a value says where they store, so that their order counts.
+"""Schedules of scatters for thread blocks: stores at loaded indices, whose order counts.
 
-Loops along other axes than the one that is scattered own their parts of the result: these become
-blocks and threads. What is scattered stays in its order, one after the other in each thread, which
-has filled its part of the result with the identity itself, unless elements go to what is in memory
-already. Where this leaves most of the device idle, the places themselves are divided: all threads
-go through all elements, and do those alone that are stored to places of theirs. Where the threads
-of a warp own neighbours of one place, they look at 32 elements at a time, one each, and do together
-those that are theirs, in their order.
+Loops along other axes than the scattered one own their parts of the result: these become blocks and
+threads. The scattered elements stay in order, one after the other in each thread. Each thread has
+filled its part of the result with the identity itself, unless elements are combined with values
+that are in memory already.
+
+If this leaves most of the device idle, the places themselves are divided: all threads go through
+all elements, and do only those that are stored to places of theirs. If the threads of a warp own
+adjacent elements of one place, they look at 32 elements at a time, one each, and do together, in
+order, those that are theirs.
 """
 
 from __future__ import annotations
@@ -24,12 +26,13 @@ from ferrule.codegen.scatters import cut_out, fill_inside, owned, stored_by
 from ferrule.expr import Expr, ExprOp, toposort
 from ferrule.target import Target
 
-AT_ONCE = 8  # elements of which a thread looks at the places together
-LOOKS = 4  # of all threads together, each at a place of its own, before what they found is done
-MOST_PARTS = 4096
-WARPS = 16  # of which one at a time goes on
-# Time in cycles: of a warp that passes an element by, while others run and alone; the same where
-# its threads look at one each; of one that adds an element to memory; of one that fills a place.
+PLACES_AT_ONCE = 8  # elements whose places a thread loads before it stores the first
+LOOKS_AT_ONCE = 4  # looks of all threads together before the elements that they found are done
+MAX_PARTS = 4096
+WARPS_IN_TURN = 16  # warps that share a scheduler: one of them runs at a time
+# Cycles, estimated from NVRTC's machine code (docs/design/experiments.md, Scatters of rows; no GPU
+# was at hand): of a warp that passes an element by, beside other warps and alone; the same if its
+# threads look at one element each; to add an element to memory; to fill a place.
 PASS_CYCLES = 12.0
 WAIT_CYCLES = 12.0
 LOOK_CYCLES = 0.6
@@ -39,7 +42,9 @@ FILL_CYCLES = 4.0
 
 
 def schedule_scatter(plan: Plan) -> bool:
-    """Blocks and threads for what loops own of the result; False if they own nothing."""
+    """Schedule blocks and threads for the parts of the result that loops own; False if they own
+    nothing.
+    """
     names = _names(plan)
     if len(names) > 2 or len(plan.kernel.roots) != len(names):
         return False
@@ -66,8 +71,8 @@ def schedule_scatter(plan: Plan) -> bool:
 
 
 def _names(plan: Plan) -> list[str]:
-    """The nests of a scatter: the one that fills the result, if there is one, and the one that goes
-    through the elements.
+    """The nests of a scatter: perhaps one that fills the result, and the one that goes through the
+    elements.
     """
     return [nest.name for nest in plan.kernel.nests]
 
@@ -76,7 +81,7 @@ def _names(plan: Plan) -> list[str]:
 
 
 def _is_outside(plan: Plan, name: str) -> bool:
-    """Whether loops outside of all places alone give a warp something to do."""
+    """True if loops outside of all places are enough work for a warp."""
     found = chosen_place(plan.nest(name))
     digits = owned(plan.nest(name))
     if found is None or not digits:
@@ -86,8 +91,9 @@ def _is_outside(plan: Plan, name: str) -> bool:
 
 
 def _looks_together(plan: Plan, name: str) -> bool:
-    """Whether the threads of a block may look at an element each, and then do all that are theirs:
-    they own neighbours, and whether an element is theirs does not vary among these.
+    """True if the threads of a block may look at one element each, and then do all that are theirs.
+
+    They own adjacent elements, for all of which the same scattered elements are theirs.
     """
     nest = plan.nest(name)
     found = chosen_place(nest)
@@ -101,7 +107,7 @@ def _looks_together(plan: Plan, name: str) -> bool:
 
 
 def _divide(plan: Plan, names: Sequence[str]) -> bool:
-    """Divide the places among threads where that takes less time; whether it does."""
+    """Divide the places among threads if that takes less time; True if it does."""
     cycles = _cycles(plan, names)
     best = min(cycles, key=cycles.__getitem__, default=1)
     if best > 1:
@@ -110,15 +116,17 @@ def _divide(plan: Plan, names: Sequence[str]) -> bool:
 
 
 def scatter_seconds(plan: Plan, times: int) -> float | None:
-    """About how long a scatter takes whose elements go, in so many parts, to as many results; None
-    where the time is not known.
+    """About the time of a scatter in `times` parts, each with a result of its own; None if it is
+    not known.
     """
     cycles = _cycles(plan, _names(plan), times)
     return min(cycles.values()) / clock(plan.target) if cycles else None
 
 
 def _cycles(plan: Plan, names: Sequence[str], times: int = 1) -> dict[int, float]:
-    """The cycles for places in so many parts; none where sizes vary, or nothing says the place."""
+    """The cycles by the number of parts of the places; empty if sizes are symbolic or no place is
+    loaded.
+    """
     nest = plan.nest(names[-1])
     found = chosen_place(nest)
     if found is None or not all(loop.range.size.is_const for loop in nest.loops):
@@ -138,13 +146,13 @@ def _cycles(plan: Plan, names: Sequence[str], times: int = 1) -> dict[int, float
 
 
 def _parts(places: int, *, exact: bool) -> Iterator[int]:
-    """Into how many parts places may be divided, about doubled each time.
+    """The numbers of parts into which places may be divided, about doubled each time.
 
-    They are of one size if `exact`: where loops own more than a place, what is outside of all
-    places, parts have to end with these.
+    If `exact`, all parts are of one size: if loops outside of all places own more than one place,
+    parts have to end with these.
     """
     wanted = 1
-    while wanted <= min(places, MOST_PARTS):
+    while wanted <= min(places, MAX_PARTS):
         parts = wanted
         while exact and places % parts:
             parts += 1
@@ -161,18 +169,20 @@ def scatter_cycles(
     parts: int,
     together: bool = False,
 ) -> float:
-    """About how many cycles it takes to scatter `elements`, each with `inside` beside it, to places
-    that are divided into parts, so many of them filled first; all of that is done `outside` times.
-    Threads look at elements `together`, or each at all of them.
+    """About the cycles to scatter `elements`, each with `inside` elements beside it, to divided
+    places.
+
+    `filled` places are filled first, and all of it is done `outside` times. Threads look at
+    elements `together`, or each thread looks at all of them.
     """
     together = together and parts > 1
     near = inside if inside > 1 else outside if outside >= target.warp else parts
     threads = MAX_SKIP_SIZE if together else min(target.warp, near)
     warps = outside * parts * max(inside / threads, float(together))
-    at_once = max(1, target.max_threads * target.block_threads // (target.warp * WARPS))
+    at_once = max(1, target.max_threads * target.block_threads // (target.warp * WARPS_IN_TURN))
     busy, alone = (LOOK_CYCLES, LOOK_WAIT_CYCLES) if together else (PASS_CYCLES, WAIT_CYCLES)
     passing = elements * max(alone, busy * warps / at_once)
-    # Threads of a warp that have parts of their own add one after the other.
+    # The threads of a warp that have different parts add one after the other.
     in_turn = min(target.warp, parts) if inside == 1 and outside < target.warp else 1
     adding = elements * in_turn / parts * ADD_CYCLES
     return passing + adding + filled / parts * FILL_CYCLES * max(1.0, warps / at_once)
@@ -182,8 +192,9 @@ def scatter_cycles(
 
 
 def _lanes(plan: Plan, names: Sequence[str]) -> int:
-    """How many neighbours a thread takes at a time: where the last loop that owns its elements is
-    contiguous in all that is loaded and stored.
+    """The number of adjacent elements that a thread takes at a time.
+
+    It is 1 unless the last loop that owns its elements is contiguous in all loads and stores.
     """
     lanes = PIECE_BYTES
     for name in names:
@@ -193,7 +204,7 @@ def _lanes(plan: Plan, names: Sequence[str]) -> int:
 
 
 def _share(plan: Plan, name: str, fills: Sequence[str], depth: int, lanes: int) -> None:
-    """A warp to a block: blocks are what there are few of."""
+    """Give a block one warp, as there are few blocks."""
     last = _in_lanes(plan, name, fills, depth, lanes)
     threads = 1
     while threads < min(last.size.max, max(plan.target.warp, LINE_BYTES // 4)):
@@ -204,7 +215,7 @@ def _share(plan: Plan, name: str, fills: Sequence[str], depth: int, lanes: int) 
 
 
 def _in_lanes(plan: Plan, name: str, fills: Sequence[str], depth: int, lanes: int) -> Expr:
-    """Neighbours become the lanes of vectors; what the last loop that owns its elements is then."""
+    """Make adjacent elements the lanes of vectors; returns the last owning loop after that."""
     last = plan.nest(name).loops[depth - 1].range
     if lanes > 1:
         last, lane = plan.split(name, last, lanes)
@@ -216,7 +227,9 @@ def _in_lanes(plan: Plan, name: str, fills: Sequence[str], depth: int, lanes: in
 
 
 def _share_looks(plan: Plan, name: str, fills: Sequence[str], depth: int, lanes: int) -> None:
-    """A warp to a block, whose threads look at an element each, and do together what they found."""
+    """Give a block one warp, whose threads look at an element each, and do together the elements
+    found.
+    """
     while lanes > 1 and plan.nest(name).loops[depth - 1].size < lanes * MAX_SKIP_SIZE:
         lanes //= 2
     last = _in_lanes(plan, name, fills, depth, lanes)
@@ -243,10 +256,10 @@ def _bind_first(plan: Plan, name: str, thread: Expr) -> None:
 
 
 def _look_several_times(plan: Plan, name: str, bits: str, r: Expr) -> None:
-    """The places of several elements are loaded by each thread before the first is done."""
-    if not r.size.is_const or r.size.arg % LOOKS:
+    """Let each thread load the places of several elements before the first is done."""
+    if not r.size.is_const or r.size.arg % LOOKS_AT_ONCE:
         return
-    _, look = plan.split(name, r, LOOKS)
+    _, look = plan.split(name, r, LOOKS_AT_ONCE)
     at = plan.nest(bits).at
     assert at is not None
     plan.do("compute_at", bits, at[1] - 1)
@@ -260,18 +273,18 @@ def _vectorize(plan: Plan, name: str, lane: Expr) -> None:
 
 
 def _look_ahead(plan: Plan, name: str) -> None:
-    """What says where several elements go is loaded before the first of them is stored."""
+    """Load the places of several elements before the first of them is stored."""
     free = [o.range for o in plan.nest(name).loops if o.kind is Kind.SERIAL]
-    if not free or not free[-1].size.is_const or free[-1].size.arg % AT_ONCE:
+    if not free or not free[-1].size.is_const or free[-1].size.arg % PLACES_AT_ONCE:
         return
-    _, inner = plan.split(name, free[-1], AT_ONCE)
+    _, inner = plan.split(name, free[-1], PLACES_AT_ONCE)
     depth = plan.loops(name).index(inner)
     for number, e in enumerate(_places(plan, name, inner)):
         copy = f"{name}.place{number}"
         plan.do("stage", name, e.arg, name, depth, (inner,), copy)
         along = plan.nest(copy).loops[-1].range
         lanes = aligned_lanes(plan.nest(copy), along)
-        if 1 < lanes < AT_ONCE:
+        if 1 < lanes < PLACES_AT_ONCE:
             vectors, lane = plan.split(copy, along, lanes)
             plan.do("unroll", copy, vectors)
             plan.do("vectorize", copy, lane)
@@ -281,7 +294,7 @@ def _look_ahead(plan: Plan, name: str) -> None:
 
 
 def _places(plan: Plan, name: str, r: Expr) -> list[Expr]:
-    """The loads that say where a nest stores, of buffers that are loaded for nothing else."""
+    """The loads of a nest's store index, from buffers that are loaded for nothing else."""
     nest = plan.nest(name)
     (c,) = nest.computes
     found = [e for e in toposort([stored_by(nest).index]) if e.op is ExprOp.LOAD]

@@ -1,8 +1,8 @@
-"""Schedules for blocks of threads: which loops become blocks, and which threads.
+"""Schedules for thread blocks (GPUs): which loops become blocks, and which become threads.
 
-Each shape of work has a module: streams, reduces with reuse, other reduces, scatters. What is here
-tells them apart, and does what is left: reduces inside of reduces, by a thread for each result, or
-by a block together where the terms lie along memory.
+Each shape of work has a module: streams, reduces with reuse, other reduces, scatters. This module
+tells them apart, and schedules the rest: reduces inside of reduces, by a thread for each result, or
+by a whole block if the terms are adjacent in memory.
 """
 
 from __future__ import annotations
@@ -21,9 +21,13 @@ from ferrule.codegen.plan import Plan, loads, step_of
 from ferrule.codegen.primitives.editing import ScheduleError, is_ordered
 from ferrule.codegen.rows import column_axis, merge_siblings
 
-SHORT = 32  # terms of a reduce that one thread does as well alone
-AGAIN = 8  # times the work of what is computed again, a kernel has at least
-UNNOTICED = 16  # iterations of each thread, which are computed again in any case
+# Not measured; no GPU was at hand. Chosen from the machine code that NVRTC makes.
+SHORT_REDUCE = 32
+"""Terms of a reduce that one thread does as well alone."""
+MIN_WORK_RATIO = 8
+"""Work of a kernel relative to the work that it does again, at least."""
+FREE_ITERATIONS = 16
+"""Iterations of each thread that may be computed again in any case."""
 
 
 def schedule_grid(plan: Plan) -> None:
@@ -48,7 +52,7 @@ def schedule_grid(plan: Plan) -> None:
 
 
 def _schedule_reduces(plan: Plan, name: str) -> None:
-    """Schedule a root with reduces in it that are no contraction's tile."""
+    """Schedule a root with reduces that are no contraction's tile."""
     merge_siblings(plan, plan.below(name))
     below = plan.below(name)
     plan.attempt(_meet, name)
@@ -60,13 +64,14 @@ def _schedule_reduces(plan: Plan, name: str) -> None:
 
 
 def _adds_up(nest: Nest) -> bool:
-    """Whether a nest stores from inside another, as a sum over blocks does."""
+    """True if a nest stores from inside another, as a sum over kept blocks does."""
     return nest.at is not None and any(c.store is not None for c in nest.computes)
 
 
 def _meet(plan: Plan, name: str) -> bool:
-    """Reduces that hang further out than others are computed again for each of these, where results
-    out there are too few for the device and that takes little.
+    """Recompute reduces that hang further out than others, at the place of these.
+
+    Only if results further out are too few for the device, and recomputing them takes little.
     """
     loops = plan.nest(name).loops
     depths = {n: at[1] for n in plan.below(name) if (at := plan.nest(n).at) and at[0] == name}
@@ -78,29 +83,32 @@ def _meet(plan: Plan, name: str) -> bool:
     again = [n for n in depths if depths[n] < inner]
     once = sum(_iterations(plan, n) for n in again)
     extra = once * prod(loop.range.size.max for loop in loops[:inner])
-    for n in reversed(again):  # whose readers have to be in there
+    for n in reversed(again):  # a reader must be in the loops before its operand enters them
         plan.do("recompute", n, inner)
-    block = UNNOTICED * plan.target.block_threads
+    block = FREE_ITERATIONS * plan.target.block_threads
     if once <= block and extra <= block * plan.target.max_threads:
         return True
-    return AGAIN * extra <= plan.work(name)
+    return MIN_WORK_RATIO * extra <= plan.work(name)
 
 
 def _again_in_blocks(plan: Plan, name: str) -> bool:
-    """Reduces that hang outside of all loops of a root, or further in where few blocks' results
-    are, are computed again by each of several blocks, which share out the loops inside: that takes
-    no longer than one block does it, and ends sooner. Where there are blocks already, it has to be
-    little that they do again.
+    """Recompute reduces in several blocks, which then share out the loops inside of them.
+
+    The reduces hang outside of all loops of a root, or where few blocks have results. Recomputing
+    takes no longer than computing in one block, and the kernel ends sooner. If there are several
+    blocks already, they may recompute only a little.
     """
     loops, hanging = plan.nest(name).loops, _hanging(plan, name)
     depth = _depth_of_children(plan, name)
     if depth == len(loops) or any(plan.nest(n).at != (name, depth) for n in hanging):
         return False
     sizes = [loop.range.size.max for loop in loops]
-    inner, least = prod(sizes[depth:]), UNNOTICED * plan.target.block_threads
+    inner, least = prod(sizes[depth:]), FREE_ITERATIONS * plan.target.block_threads
     layout = _layout(plan, name, depth)
     blocks = -(-prod(sizes[:depth]) // (layout.results if layout else 1))
-    shares = min(plan.target.max_threads // blocks, prod(sizes) // (least * blocks), inner // SHORT)
+    shares = min(
+        plan.target.max_threads // blocks, prod(sizes) // (least * blocks), inner // SHORT_REDUCE
+    )
     if shares < 2 or (blocks > 1 and sum(_iterations(plan, n) for n in hanging) > least):
         return False
     is_short = sizes[-1] < plan.target.block_threads  # all loops as one have work for all threads
@@ -114,13 +122,13 @@ def _again_in_blocks(plan: Plan, name: str) -> bool:
     size = _share_of(prod(sizes[depth : depth + count]), shares, least if is_row else 1)
     if size > 1:
         plan.do("split", name, first, size, "mask")
-    for n in reversed(hanging):  # whose readers have to be in there
+    for n in reversed(hanging):  # a reader must be in the loops before its operand enters them
         plan.do("recompute", n, depth + 1)
     return True
 
 
 def _layout(plan: Plan, name: str, depth: int) -> Layout | None:
-    """The threads of a block, before the loops inside are shared out."""
+    """The layout of a block's threads before the loops inside are shared out."""
     below = plan.below(name)
     if place_of_all(plan, name, below) is None:
         return None
@@ -128,8 +136,10 @@ def _layout(plan: Plan, name: str, depth: int) -> Layout | None:
 
 
 def _share_of(size: int, shares: int, whole: int) -> int:
-    """How much of a loop each block does: an equal part, so that no access needs a mask, or else
-    a multiple of what gives all threads whole vectors.
+    """The size of each block's part of a loop.
+
+    It is an equal part, so that no access needs a mask, or else a multiple of a size that gives all
+    threads whole vectors.
     """
     for count in range(shares, shares // 2, -1):
         if size % count == 0 and (whole == 1 or size // count % PIECE_BYTES == 0):
@@ -143,7 +153,9 @@ def _hanging(plan: Plan, name: str) -> list[str]:
 
 
 def _iterations(plan: Plan, name: str) -> int:
-    """How often the bodies of a nest and of those that hang in it run for each place of it."""
+    """The number of times that the bodies of a nest, and of nests in it, run for each
+    place of it.
+    """
     nest = plan.nest(name)
     inside = sum(
         prod(loop.range.size.max for loop in nest.loops[: n.at[1]]) * _iterations(plan, n.name)
@@ -157,15 +169,15 @@ def _iterations(plan: Plan, name: str) -> int:
 
 
 def _suits_rows(plan: Plan, name: str, below: Sequence[str]) -> bool:
-    """Whether reduces are better done by one thread each."""
+    """True if reduces are better done by one thread each."""
     if column_axis(plan, name, below, _depth_of_children(plan, name)) is not None:
         return True
     terms = max(loop.range.size.max for n in below for loop in plan.nest(n).loops[-1:])
-    return terms < SHORT or not _along_memory(plan, below)
+    return terms < SHORT_REDUCE or not _along_memory(plan, below)
 
 
 def _along_memory(plan: Plan, below: Sequence[str]) -> bool:
-    """Whether the terms of some reduce are neighbours in memory."""
+    """True if the terms of some reduce are adjacent in memory."""
     nests = [plan.nest(n) for n in below]
     return any(
         step_of(e.src[0], loop.range) == 1
@@ -177,7 +189,9 @@ def _along_memory(plan: Plan, below: Sequence[str]) -> bool:
 
 
 def _rows(plan: Plan, name: str) -> bool:
-    """False if the reduces hang outside of all loops, so that there is one thread's work only."""
+    """Schedule a thread for each result; False if the reduces hang outside of all loops, where
+    there is only one.
+    """
     depth = _depth_of_children(plan, name)
     if depth == 0:
         return False
@@ -189,7 +203,7 @@ def _rows(plan: Plan, name: str) -> bool:
 
 
 def _depth_of_children(plan: Plan, name: str) -> int:
-    """How many loops of a nest are open around everything that hangs in it."""
+    """The number of a nest's loops that are open around all nests that hang in it."""
     places = [n.at[1] for n in plan.kernel.nests if n.at is not None and n.at[0] == name]
     return min(places, default=len(plan.nest(name).loops))
 
@@ -198,7 +212,7 @@ def _depth_of_children(plan: Plan, name: str) -> int:
 
 
 def _together(plan: Plan, name: str) -> None:
-    """The block does all that hangs outside of its threads' loops together."""
+    """Let a block do all nests together that hang outside of its threads' loops."""
     depth = _depth_of_children(plan, name)
     if depth:
         plan.do("parallel", name, plan.fuse_first(name, depth))
@@ -215,7 +229,7 @@ def _together(plan: Plan, name: str) -> None:
 
 
 def _inner_size(plan: Plan, name: str) -> int:
-    """How many iterations the loop has along which the threads of a block share out a nest."""
+    """The size of the loop along which the threads of a block share a nest."""
     nest = plan.nest(name)
     free = [o.range.size.max for o in nest.loops if o.kind is Kind.SERIAL]
     return free[-1] if free else 1
@@ -227,8 +241,9 @@ def _first_thread(plan: Plan, name: str) -> int:
 
 
 def _bind_last(plan: Plan, name: str, threads: int) -> None:
-    """Threads along the last loop of a nest, if it is not a block's, nor has less to share out
-    than what hangs in it.
+    """Bind threads along the last loop of a nest.
+
+    Not if that loop is a block's, or shorter than a loop of the nests inside of it.
     """
     nest = plan.nest(name)
     if not nest.loops or nest.loops[-1].kind is not Kind.SERIAL:

@@ -1,7 +1,7 @@
-"""Element-wise work for blocks of threads: 16 bytes a thread, and turns through shared memory.
+"""Element-wise schedules for thread blocks: 16 bytes a thread, and transposition in shared memory.
 
-Neighbouring threads store neighbours. Where what they load lies along another axis, a block loads a
-square along that one into shared memory, and stores it along the other.
+Neighbouring threads store adjacent elements. If the loads are contiguous along another axis, a
+block loads a square along that axis into shared memory, and stores it along the other.
 """
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ from ferrule.codegen.kernel import PIECE_BYTES, Nest
 from ferrule.codegen.plan import Plan, loads, step_of
 from ferrule.expr import Expr, ExprOp, toposort
 
-LEAST_SIDE = 8  # of a square: then a row of it fills the sectors that are loaded
-BANK_BYTES = 4  # of shared memory
+MIN_SIDE = 8  # elements of a side of a square: then a row fills the 32-byte sectors that are loaded
+BANK_BYTES = 4  # bytes of a bank of shared memory
 
 
 def schedule_stream(plan: Plan, name: str) -> None:
-    """A vector to a thread, or squares that are turned."""
+    """Schedule a vector for each thread, or squares that are transposed."""
     nest = plan.nest(name)
     if not nest.loops:
         return
@@ -37,7 +37,7 @@ def schedule_stream(plan: Plan, name: str) -> None:
 
 
 def threads_for(plan: Plan, items: int) -> int:
-    """The threads of a block that has `items` things to do at once."""
+    """The number of threads of a block that has `items` things to do at once."""
     threads = plan.target.warp
     while threads < min(items, plan.target.block_threads):
         threads *= 2
@@ -45,7 +45,7 @@ def threads_for(plan: Plan, items: int) -> int:
 
 
 def share(plan: Plan, name: str, depth: int) -> None:
-    """The first `depth` loops become one, its iterations threads of blocks."""
+    """Fuse the first `depth` loops; the iterations are the threads of blocks."""
     flat = plan.fuse_first(name, depth)
     blocks, thread = plan.split(name, flat, threads_for(plan, flat.size.max), "mask")
     plan.do("bind", name, thread)
@@ -61,7 +61,7 @@ def last(plan: Plan, name: str, r: Expr, depth: int) -> None:
 
 
 def _share_with_tail(plan: Plan, name: str, lanes: int) -> None:
-    """One loop whose last vector is not full: the last block alone has masks."""
+    """Share out one loop whose last vector is incomplete: only the last block has masks."""
     r = plan.nest(name).loops[0].range
     threads = threads_for(plan, r.size.max // lanes)
     blocks, block = plan.split(name, r, threads * lanes, "peel")
@@ -72,7 +72,7 @@ def _share_with_tail(plan: Plan, name: str, lanes: int) -> None:
 
 
 def _contiguous(nest: Nest) -> Expr:
-    """The loop along which most of what is stored and loaded are neighbours."""
+    """The loop along which most stores, then most loads, are contiguous."""
 
     def score(r: Expr) -> tuple[int, int]:
         stores = [c.store.index for c in nest.computes if c.store is not None]
@@ -90,14 +90,17 @@ def _contiguous(nest: Nest) -> Expr:
 
 
 def aligned_lanes(nest: Nest, r: Expr) -> int:
-    """How many neighbours along a range one thread takes at a time: what every access keeps
-    aligned, without a tail.
+    """The number of adjacent elements along a range that one thread takes at a time.
+
+    All accesses are aligned, and there is no tail.
     """
     return gcd(_odd_lanes(nest, r), r.size.arg) if r.size.is_const else 1
 
 
 def _odd_lanes(nest: Nest, r: Expr) -> int:
-    """As above, but there may be a tail."""
+    """The number of adjacent elements along a range that one thread takes at a time, perhaps with a
+    tail.
+    """
     found = [e for c in nest.computes for e in loads(c.value)]
     accesses = [(e.src[0], e.src[1], e.dtype.itemsize) for e in found]
     for c in nest.computes:
@@ -120,10 +123,12 @@ def _odd_lanes(nest: Nest, r: Expr) -> int:
 
 
 def _side(plan: Plan, nest: Nest, v: Expr) -> int:
-    """Of a square: a row is a line of memory, of narrow elements half of one; that is twice as
-    many, and what each thread has under way four times as much, where enough squares are left.
+    """The side of a square: a row is a line of memory; of narrow elements half a line.
+
+    Twice the side is a whole line then, and each thread has four times as many loads under way. It
+    is chosen if enough squares are left.
     """
-    side = max(plan.target.warp, LEAST_SIDE)
+    side = max(plan.target.warp, MIN_SIDE)
     elements = prod(loop.range.size.max for loop in nest.loops)
     is_narrow = all(e.dtype.itemsize < BANK_BYTES for e in _far(nest, v))
     is_large = elements >= plan.target.max_threads * (2 * side) ** 2
@@ -131,27 +136,27 @@ def _side(plan: Plan, nest: Nest, v: Expr) -> int:
 
 
 def _far(nest: Nest, v: Expr) -> list[Expr]:
-    """The loads whose neighbours lie along another loop."""
+    """The loads that are contiguous along another loop."""
     found = dict.fromkeys(e for c in nest.computes for e in loads(c.value))
     return [e for e in found if step_of(e.src[0], v) not in (0, 1)]
 
 
 def _other_orientation(plan: Plan, nest: Nest, v: Expr) -> Expr | None:
-    """The loop along which all these loads have their neighbours."""
+    """The loop along which all those loads are contiguous; None if there is none."""
     far = _far(nest, v)
-    if not far or v.size.max < LEAST_SIDE or any(len(e.src) > 2 for e in far):
+    if not far or v.size.max < MIN_SIDE or any(len(e.src) > 2 for e in far):
         return None
     if any(x.op is ExprOp.LOAD for e in far for x in toposort(e.src)):
         return None  # positions that are loaded are near one another nowhere
     for loop in nest.loops:
         w = loop.range
-        if w is not v and w.size.max >= LEAST_SIDE and all(step_of(e.src[0], w) == 1 for e in far):
+        if w is not v and w.size.max >= MIN_SIDE and all(step_of(e.src[0], w) == 1 for e in far):
             return w
     return None
 
 
 def _turn(plan: Plan, name: str, v: Expr, w: Expr) -> bool:
-    """Squares of `v` and `w`: loaded along `w` to shared memory, stored along `v`."""
+    """Schedule squares of `v` and `w`: loaded along `w` to shared memory, stored along `v`."""
     nest = plan.nest(name)
     side, far = _side(plan, nest, v), _far(nest, v)
     if (side + BANK_BYTES) * side * sum(e.dtype.itemsize for e in far) > plan.target.shared_bytes:
@@ -168,7 +173,7 @@ def _turn(plan: Plan, name: str, v: Expr, w: Expr) -> bool:
 
 
 def _stage_square(plan: Plan, name: str, depth: int, axes: tuple[Expr, Expr], side: int) -> None:
-    """A copy of the next load that is far, its rows one bank apart from full ones."""
+    """Copy the next load that is not contiguous; the rows of the copy are padded by one bank."""
     e = _far(plan.nest(name), axes[0])[0]
     same = dict.fromkeys(x for c in plan.nest(name).computes for x in loads(c.value))
     number = [x for x in same if x.arg == e.arg].index(e)
@@ -181,8 +186,9 @@ def _stage_square(plan: Plan, name: str, depth: int, axes: tuple[Expr, Expr], si
 
 
 def _threads_of_square(plan: Plan, name: str, across: Expr, along: Expr, side: int) -> None:
-    """Neighbouring threads along one axis of a square; the other is done by what is left of them,
-    in a few turns.
+    """Bind neighbouring threads along one axis of a square.
+
+    The remaining threads take the other axis, in a few turns.
     """
     rows = max(1, min(side, plan.target.block_threads // side))
     plan.do("bind", name, along, "thread", 1)

@@ -1,11 +1,10 @@
-"""Contractions for blocks of threads: a block has a tile of results, and each of its threads a part
-of that in registers.
+"""Contractions for thread blocks: a block has a tile of results, each of its threads a part of that
+in registers.
 
-The block goes through the sum a few terms at a time. Of these it copies what each operand has for
-its rows and for its columns to memory that its threads share, and every thread multiplies from
-there. What is a row, a column or a term is told by what the loads vary with alone: several loops
-that are one of these become one loop, so that a convolution is the product of two matrices, one of
-which only exists tile by tile.
+The block goes through the sum a few terms at a time. It copies the operands' elements for these
+terms, for its rows and for its columns, to shared memory, and every thread multiplies from there. A
+loop is a row, a column or a term by the loads that vary with it. Several loops of one kind become
+one loop. So a convolution is the product of two matrices, one of which only exists tile by tile.
 """
 
 from __future__ import annotations
@@ -43,10 +42,10 @@ from ferrule.expr import Expr, ExprOp, const, range_, substitute, toposort
 from ferrule.records import dataclass
 from ferrule.target import Target
 
-SECTOR_BYTES = 32  # of memory: what one access moves at least
+SECTOR_BYTES = 32  # bytes that one access to a GPU's memory moves, at least
 LINE = LINE_BYTES // 2  # elements of 16 bits in a line of shared memory
-UNROLLED = 4  # terms in the innermost loop
-SEEN_STEPS = 32  # along an axis, to tell whether neighbours in a copy are neighbours in memory
+UNROLLED = 4  # terms in the innermost loop; not measured
+MAX_SEEN_STEPS = 32  # steps along an axis that are looked at for adjacent elements; not measured
 
 
 # -- what is a row, and what a column --------------------------------------------------------------
@@ -55,7 +54,7 @@ SEEN_STEPS = 32  # along an axis, to tell whether neighbours in a copy are neigh
 @final
 @dataclass(frozen=True)
 class Axes:
-    """The loops of a contraction's root by what they are; the others are `batch`."""
+    """The loops of a contraction's root by their kind; the others are `batch`."""
 
     batch: tuple[Expr, ...]
     rows: tuple[Expr, ...]
@@ -63,10 +62,11 @@ class Axes:
 
 
 def _axes(root: Nest, nest: Nest) -> Axes | None:
-    """Loops that the same loads miss belong together. Columns are where stores are contiguous.
+    """The axes of a contraction: loops that the same loads miss belong together.
 
-    None where there is only one such group, or where there is an element for each term of each
-    result: then what is read takes longest, and little of that is used again.
+    Columns are the loops along which stores are contiguous. None if there is only one such group,
+    or if a load has an element for each term of each result: then reads take longest, and little is
+    reused.
     """
     ranges = [loop.range for loop in root.loops]
     found = loads(nest.computes[0].value)
@@ -89,7 +89,7 @@ def _axes(root: Nest, nest: Nest) -> Axes | None:
 
 
 def _stored_together(root: Nest, group: Sequence[Expr]) -> bool:
-    """Whether neighbours along a loop of a group are stored next to one another."""
+    """True if stores are contiguous along a loop of a group."""
     stores = [c.store.index for c in root.computes if c.store is not None]
     return any(step_of(index, r) == 1 for index in stores for r in group)
 
@@ -98,13 +98,13 @@ def _stored_together(root: Nest, group: Sequence[Expr]) -> bool:
 
 
 def schedule_grid_tile(plan: Plan, name: str) -> bool:
-    """Tile the only reduce in a root nest for blocks of threads; False where no tile suits it."""
+    """Tile the only reduce in a root nest for thread blocks; False if no tile suits it."""
     contraction = _contraction(plan, name)
     if contraction is None:
         return False
     work, target = _work(plan, *contraction), plan.target
     roots = len(plan.kernel.roots)
-    if roots > 1:  # each with shared memory of its own, and blocks as large as the largest of them
+    if roots > 1:  # each has its own shared memory, and all have blocks of the same size
         work = replace(work, matrices=None)
         target = replace(target, shared_bytes=(target.shared_bytes - COMBINING_BYTES) // roots)
     tile = best_grid_tile(target, work)
@@ -112,8 +112,9 @@ def schedule_grid_tile(plan: Plan, name: str) -> bool:
 
 
 def seconds_in_parts(plan: Plan, name: str, parts: int) -> float | None:
-    """About how long a contraction takes with its sum in parts, each in a tile of its own; None
-    for other work.
+    """About the seconds of a contraction with its sum in parts, each in a tile of its own.
+
+    None for other work.
     """
     contraction = _contraction(plan, name)
     if contraction is None:
@@ -128,7 +129,7 @@ def seconds_in_parts(plan: Plan, name: str, parts: int) -> float | None:
 
 
 def tile_grid(plan: Plan, name: str, tile: GridTile) -> bool:
-    """Give a tile to the only reduce in a root nest; False where it is no contraction."""
+    """Give a tile to the only reduce in a root nest; False if it is no contraction."""
     contraction = _contraction(plan, name)
     if contraction is None:
         return False
@@ -137,7 +138,7 @@ def tile_grid(plan: Plan, name: str, tile: GridTile) -> bool:
 
 
 def _contraction(plan: Plan, name: str) -> tuple[str, Axes] | None:
-    """The only reduce in a root nest, and what the root's loops are to it."""
+    """The only reduce in a root nest, and the kinds of the root's loops."""
     below = plan.below(name)
     if len(below) != 1 or not is_contraction(plan.nest(name), plan.nest(below[0])):
         return None
@@ -169,8 +170,9 @@ def _work(plan: Plan, reduce: str, axes: Axes) -> Work:
 
 
 def _needs_registers(c: Compute, side: Sequence[Expr], matrices: bool) -> bool:
-    """Whether copies of the operand that varies with rows, or with columns, need registers on their
-    way: something is computed from what is in memory, or too few bytes are together there.
+    """True if copies of the operand that varies with `side` need registers on their way.
+
+    Something is computed from the loaded elements, or too few bytes are adjacent in memory.
     """
     if not is_product_of_loads(c):
         return False
@@ -181,16 +183,14 @@ def _needs_registers(c: Compute, side: Sequence[Expr], matrices: bool) -> bool:
 
 
 def goes_alone(c: Compute, matrices: bool) -> bool:
-    """Whether no copy of what a sum of products loads needs registers on its way."""
+    """True if no copy of a sum's operands needs registers on its way."""
     factors = [factor for factor in c.value.src if loads(factor)]
     plain = matrices or all(factor.op is ExprOp.LOAD for factor in factors)
     return plain and all(_is_wide(e) for factor in factors for e in loads(factor))
 
 
 def _is_wide(e: Expr) -> bool:
-    """Whether elements are as many bytes as a GPU copies by itself, or come in aligned groups that
-    are.
-    """
+    """True if elements are as large as an asynchronous copy, or come in aligned groups that are."""
     together = COPIED_BYTES[0] // e.dtype.itemsize
     if together <= 1:
         return True
@@ -198,8 +198,9 @@ def _is_wide(e: Expr) -> bool:
 
 
 def matrix_product(c: Compute, target: Target) -> MatrixIntrinsic | None:
-    """The target's instruction by which warps add up the products that a sum is made of: those of
-    two loads of one dtype, each cast at most once.
+    """The target's instruction by which warps add up a sum's products; None if it does not fit.
+
+    The products are of two loads of one dtype, each cast at most once.
     """
     if not is_product_of_loads(c) or len(loads(c.value)) != 2:
         return None
@@ -237,13 +238,13 @@ class Tiling:
             fill_copy(self.plan, fill, self.tile)
 
     def _fuse(self, nest: str, group: Sequence[Expr]) -> Expr:
-        """Neighbouring loops as one, which is returned."""
+        """Fuse neighbouring loops; the fused loop."""
         return self.plan.fuse_at(nest, self.plan.loops(nest).index(group[0]), len(group))
 
     def row_blocks(self, work: int = 0) -> Expr:
-        """A block for each tile of results that have rows alone; the loop over a tile's rows.
+        """Make a block for each tile of results that have only rows; the loop over a tile's rows.
 
-        `work` says whether later rows take more work (1), or less (-1).
+        `work` is 1 if later rows take more work, -1 if they take less.
         """
         plan, name, axes = self.plan, self.name, self.axes
         plan.do("reorder", name, (*axes.batch, *axes.rows))
@@ -254,9 +255,9 @@ class Tiling:
         return row
 
     def blocks(self, work: int = 0) -> tuple[Expr, Expr]:
-        """A block for each tile; the loops over a tile's rows and over its columns.
+        """Make a block for each tile; the loops over a tile's rows and over its columns.
 
-        `work` says whether later rows take more work (1), or less (-1).
+        `work` is 1 if later rows take more work, -1 if they take less.
         """
         plan, name, axes = self.plan, self.name, self.axes
         order = (*axes.batch, *axes.rows, *axes.columns)
@@ -274,10 +275,11 @@ class Tiling:
         return row, column
 
     def _most_work_first(self, row: Expr, work: int) -> tuple[Expr, ...]:
-        """The loops over the batch and over tiles of rows, so that blocks with most work come
-        first, among those of as many products as fill the device.
+        """The loops over the batch and over tiles of rows, in an order in which blocks with most
+        work come first.
 
-        What begins last is then done soon, and multiprocessors are idle for a short time.
+        They come first among the blocks of as many products as fill the device. The last blocks are
+        then short, so that multiprocessors are idle only briefly.
         """
         plan, name = self.plan, self.name
         if work > 0:
@@ -296,7 +298,8 @@ class Tiling:
         return groups, row, batch
 
     def _grouped(self, row: Expr, column: Expr) -> list[Expr]:
-        """Blocks in an order in which those that run at once use few rows and few columns.
+        """The loops over tiles in an order in which blocks that run at once use few rows and
+        columns.
 
         A few rows of tiles are done together: the blocks of a column of these come first.
         """
@@ -309,7 +312,7 @@ class Tiling:
         return [groups, column, row]
 
     def terms(self, row: Expr, column: Expr) -> Expr:
-        """A loop over parts of the sum around the loops of the tile; the loop over one part."""
+        """Put a loop over parts of the sum around the loops of the tile; the loop over one part."""
         kept = self.plan.nest(self.reduce).computes[0].ranges
         loops = [loop.range for loop in self.plan.nest(self.reduce).loops]
         term = self._fuse(self.reduce, [r for r in loops if r not in kept])
@@ -322,10 +325,10 @@ class Tiling:
     def stages(
         self, tile: Sequence[Expr], term: Expr, place: Callable[[Expr], str] | None = None
     ) -> list[str]:
-        """Copies of what is used again, for one part of the sum; the names of their nests.
+        """Copy the operands that are reused, for one part of the sum; the names of the copies' nests.
 
-        What varies with rows and columns both is used once. With `place`, the copies are of all
-        parts of the sum, each in the first loop of the nest that this says of a load.
+        A load that varies with both rows and columns is used once. With `place`, the copies are of
+        all parts of the sum, each in the first loop of the nest that `place` gives for its load.
         """
         names: list[str] = []
         tile = [r for loop in tile for r in self._in_lines(self.reduce, loop)]
@@ -337,7 +340,7 @@ class Tiling:
             again = [e for e in found if _is_used_again(e, tile, term)]
             if not again:
                 return names
-            # A place that is loaded goes into the copy of what is loaded there.
+            # A load inside of another load's index belongs to the copy of that load.
             e = next(e for e in again if not any(e in loads(x) for x in again if x is not e))
             number = [x for x in found if x.arg == e.arg].index(e)
             axes = [r for r in inside if r in e.ranges]
@@ -354,8 +357,10 @@ class Tiling:
                 self._swizzle(names[-1], self.tile.matrices, last is term)
 
     def _swizzle(self, copy: str, by: MatrixIntrinsic, along_terms: bool) -> None:
-        """What a warp takes of a copy at a time comes from different banks: rows of 16 bytes of
-        eight rows or columns; or, of elements that cannot be turned, two such pieces of four terms.
+        """Swizzle a copy, so that the pieces that a warp takes at a time are in different banks.
+
+        The pieces are rows of 16 bytes of eight rows or columns. Of elements that cannot be
+        transposed they are two pieces of four terms.
         """
         pieces = () if along_terms or by.packed > 1 else (2,)
         axis = self.plan.nest(copy).computes[0].ranges[-2]
@@ -363,24 +368,25 @@ class Tiling:
 
     @property
     def _together(self) -> bool:
-        """Whether warps multiply together what lies in lines of shared memory."""
+        """True if warps multiply together, from lines of shared memory."""
         return self.tile.matrices is not None and self.tile.matrices.warps > 1
 
     def _in_lines(self, nest: str, r: Expr) -> list[Expr]:
-        """A loop over rows or columns: as it is; or, where warps multiply together, as one over
-        lines' lengths of them, if there are several, and one inside.
+        """A loop over rows or columns as the loops that warp groups need, or as it is for others.
+
+        These are a loop over lines, if there are several, and one inside of a line.
         """
         if not self._together:
             return [r]
-        if r not in self.plan.loops(nest):  # that was done for the copies
+        if r not in self.plan.loops(nest):  # the copies have split it already
             return [o.range for o in self.plan.nest(nest).loops if o.is_from(r)]
         outer, inner = self._part(nest, r, min(LINE, r.size.arg))
         return [*outer, inner]
 
     def threads(self, nest: str, row: Expr, column: Expr | None, term: Expr | None = None) -> None:
-        """Threads along both axes of a tile, and what each of them does.
+        """Bind threads along both axes of a tile, and arrange the part of each of them.
 
-        Without a column, those of a row do the same.
+        Without a column, the threads of a row do the same.
         """
         plan, tile = self.plan, self.tile
         if tile.matrices is not None:
@@ -402,7 +408,9 @@ class Tiling:
     def _warps(
         self, by: MatrixIntrinsic, nest: str, row: Expr, column: Expr | None, term: Expr | None
     ) -> None:
-        """Warps along both axes of a tile, and the threads of each as an instruction has them."""
+        """Bind warps along both axes of a tile, and the threads of each as an instruction
+        has them.
+        """
         plan, tile = self.plan, self.tile
         *row_lines, row = self._in_lines(nest, row)
         column_lines: list[Expr] = []
@@ -440,7 +448,9 @@ class Tiling:
         return self.plan.others(nest, tile)
 
     def _part(self, nest: str, r: Expr, size: int) -> tuple[list[Expr], Expr]:
-        """A loop as parts of a size: the loop over these, if there are several, and that inside."""
+        """A loop as parts of a size: the loop over parts, if there are several, and the loop
+        inside.
+        """
         *outer, inner = self._parts(nest, r, size)
         return outer, inner
 
@@ -448,7 +458,7 @@ class Tiling:
         return [r] if r.size.arg == size else list(self.plan.split(nest, r, size))
 
     def _unrolled(self, term: Expr) -> list[Expr]:
-        """The loop over the terms in shared memory, a few of them at a time."""
+        """The loop over the terms in shared memory, a few of them unrolled."""
         if self.tile.step <= UNROLLED:
             return [term]
         unrolled = next(n for n in range(UNROLLED, 0, -1) if self.tile.step % n == 0)
@@ -462,14 +472,14 @@ class Tiling:
 
 
 def _is_used_again(e: Expr, tile: Sequence[Expr], term: Expr) -> bool:
-    """Whether a load varies with the terms of the sum, and misses one axis of the tile."""
+    """True if a load varies with the terms of the sum, and is reused along one axis of the tile."""
     return term in e.ranges and not e.ranges.issuperset(tile)
 
 
 @final
 @dataclass(frozen=True)
 class _Shares:
-    """The loops that one loop has become: none or one of each kind."""
+    """The loops that one loop was split into: none or one of each kind."""
 
     copies: tuple[Expr, ...] = ()
     threads: tuple[Expr, ...] = ()
@@ -477,7 +487,7 @@ class _Shares:
 
 
 def _shared_out(plan: Plan, nest: str, r: Expr, threads: int, near: int) -> _Shares:
-    """A loop as copies of threads that have `near` neighbours each."""
+    """Split a loop into copies of threads that have `near` adjacent elements each."""
     if threads * near == 1:
         return _Shares(copies=(r,))
     copies: tuple[Expr, ...] = ()
@@ -504,20 +514,20 @@ def _bind(
 
 
 def fill_copy(plan: Plan, name: str, tile: GridTile) -> None:
-    """Share out a copy among the threads of a block: neighbours take neighbours in memory.
+    """Share out a copy among the threads of a block: neighbouring threads read adjacent elements.
 
     It is made as many steps ahead as the tile has stages, if it hangs in a loop over steps.
     """
     (c,) = plan.nest(name).computes
     axes = c.ranges
-    # Those before the last one only say where that is.
+    # The loads before the last one are part of its index.
     element = [e for e in loads(c.value) if e.ranges & set(axes)][-1]
     along = _along(element, axes)
     turned = along is not axes[-1]
     around = plan.kernel.loop_around(plan.nest(name))
     ahead = tile.stages > 1 and around is not None and around.kind is Kind.SERIAL
     lanes = _lanes(element, along)
-    # Elements that are turned go to places that are apart: each by itself, if it needs no register.
+    # Transposed elements go to separate places: each by itself, if a copy needs no register.
     if turned and ahead and c.value is element and element.dtype.itemsize in COPIED_BYTES:
         lanes = 1
     first = gcd(tile.threads, along.size.arg // lanes)
@@ -544,12 +554,12 @@ def fill_copy(plan: Plan, name: str, tile: GridTile) -> None:
 
 
 def _along(e: Expr, axes: Sequence[Expr]) -> Expr:
-    """The axis along which neighbours in a copy are neighbours in memory."""
+    """The axis along which neighbours in a copy are adjacent in memory."""
     return max(reversed(axes), key=lambda r: _unit_steps(e, r))
 
 
 def _nearest(plan: Plan, name: str, threads: Sequence[Expr], each: int) -> tuple[Expr, ...]:
-    """Threads along a row, of which only those that read a sector come first.
+    """Threads along a row, of which only as many come first as read one sector.
 
     The next threads take other rows, which they store next to one another.
     """
@@ -560,25 +570,25 @@ def _nearest(plan: Plan, name: str, threads: Sequence[Expr], each: int) -> tuple
 
 
 def _pad(plan: Plan, name: str, axis: Expr) -> None:
-    """Neighbours along an axis are written by neighbouring threads: to other banks."""
+    """Pad an axis, so that neighbouring threads write to different banks."""
     (c,) = plan.nest(name).computes
     inner = [r for r in c.ranges if plan.kernel.origin(r) is plan.kernel.origin(axis)][-1]
     plan.do("pad", name, inner, PIECE_BYTES // c.value.dtype.itemsize)
 
 
 def _unit_steps(e: Expr, r: Expr) -> int:
-    """How many of the first steps along a range lead to the next element."""
+    """The number of the first steps along a range that lead to the next element."""
     index = e.src[0]
     if any(x.op is ExprOp.LOAD for x in toposort([index])):
         return 0
     start = {v: const(v.max) for v in index.vars()} | dict.fromkeys(index.ranges, const(0))
-    steps = range(min(r.size.arg, SEEN_STEPS))
+    steps = range(min(r.size.arg, MAX_SEEN_STEPS))
     places = [index.substitute({**start, r: const(i)}) for i in steps]
     return sum(b - a is const(1) for a, b in itertools.pairwise(places))
 
 
 def _lanes(e: Expr, r: Expr) -> int:
-    """How many neighbours one load takes: what stays aligned, under one condition."""
+    """The number of adjacent elements that one load takes: aligned, under one condition."""
     lanes = gcd(PIECE_BYTES // e.dtype.itemsize, r.size.arg)
     while lanes > 1 and not _is_whole(e, r, lanes):
         lanes //= 2
@@ -586,7 +596,7 @@ def _lanes(e: Expr, r: Expr) -> int:
 
 
 def _is_whole(e: Expr, r: Expr, lanes: int) -> bool:
-    """Whether `lanes` elements along a range are neighbours, aligned, and all there or none."""
+    """True if `lanes` elements along a range are adjacent, aligned, and all valid or none."""
     lane = range_("lane", lanes)
     index, valid = substitute(e.src, {r: range_("part", r.size // lanes) * lanes + lane})
     terms, first = index.linear()

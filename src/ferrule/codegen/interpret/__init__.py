@@ -1,11 +1,11 @@
-"""Runs a program in plain Python: what the program IR means, and the oracle of every renderer.
+"""Runs a program in plain Python: the meaning of the program IR, and the oracle of every renderer.
 
 Each value is a NumPy array with a column for each lane, in the value's own dtype, so that float32
-arithmetic rounds to float32. It has a row for each thread that goes in step, or one row where all
-of them have the same. The interpreter is strict where compiled code would quietly do something
-else: an access outside a buffer, a read of scratch that nobody wrote, a divisor of an index that
-is not positive, a shift by the width or more, an operation that needs expanding first, a race
-between the threads of a block, or a barrier that not all of them reach.
+arithmetic rounds to float32. It has a row for each thread that goes in step, or one row if all
+threads have the same. The interpreter is strict where compiled code would silently do something
+else: an access outside a buffer, a read of scratch memory that was never written, a divisor of an
+index that is not positive, a shift by the width or more, an operation that needs expanding first, a
+race between the threads of a block, or a barrier that not all of them reach.
 """
 
 from __future__ import annotations
@@ -42,9 +42,9 @@ def _by_slot(
 def extent(
     uops: Sequence[UOp], values: Mapping[int, int] | Sequence[int] = (), n_buffers: int = 0
 ) -> int:
-    """The number of chunks of a program: what its EXTENT says.
+    """The number of chunks of a program: its EXTENT.
 
-    `values` are as for `interpret`; `n_buffers` is needed where they are a list.
+    `values` are as for `interpret`; `n_buffers` is needed if they are a list.
     """
     by_slot = _by_slot(values, [numpy.empty(0)] * n_buffers)
     verify(uops)
@@ -92,7 +92,7 @@ def interpret(
 
 
 def _check_blocks(common: Mapping[UOp, Memory], blocks: dict[int, Users], block: int) -> None:
-    """What a block has read and written, against what the blocks before it have."""
+    """Check the reads and writes of a block against those of the blocks before it."""
     for pointer, memory in common.items():
         if pointer.op is not UOps.PARAM or memory.users is None:
             continue

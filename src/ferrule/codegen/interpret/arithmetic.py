@@ -1,4 +1,4 @@
-"""What the operations of programs do: each a function on arrays, in the arrays' own dtype."""
+"""The operations of programs: each a function on arrays, in the arrays' own dtype."""
 
 from __future__ import annotations
 
@@ -150,7 +150,9 @@ def tile_dot(c: Array, left: Array, right: Array) -> Array:
 
 
 def mma(by: MatrixIntrinsic, a: Array, b: Array, c: Array) -> Array:
-    """What each of 32 threads has of `a @ b + c`, from its parts of these: terms in their order."""
+    """The part of `a @ b + c` of each of 32 threads, from its parts of these; terms in
+    their order.
+    """
     left = unfolded(a.astype(numpy.float32), by.left, (by.rows, by.terms))
     right = unfolded(b.astype(numpy.float32), by.right, (by.terms, by.columns))
     total = unfolded(c, by.result, (by.rows, by.columns))
@@ -169,8 +171,9 @@ def to_tf32(x: Array) -> Array:
 
 
 def matrices(rows: Array, turned: bool) -> Array:
-    """What each of 32 threads gets of four matrices of 8 rows, of which each has given one row of
-    16 bytes.
+    """The part of four matrices of 8 rows that each of 32 threads gets.
+
+    Each thread has given one row of 16 bytes.
     """
     thread, element = numpy.indices(rows.shape)
     matrix, row, column = of_matrices(thread, element, turned, rows.shape[1] // 4)

@@ -1,4 +1,4 @@
-"""The machine that runs a program: one for threads that go in step, several of them in a block."""
+"""The machine that runs a program: one for the threads that go in step, several in a block."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from ferrule.codegen.interpret.memory import AccessError, Copy, Memory, Users
 from ferrule.codegen.intrinsics import TILE, WARP, WGMMA, matrix_intrinsic, of_warp_groups
 from ferrule.codegen.uops import UOp, UOps
 
-# What differs from thread to thread, and where all of a block come together.
+# The UOps whose values differ between threads, and those at which all threads of a block meet.
 _OF_WARPS: Final = frozenset({UOps.MMA, UOps.MATRICES, UOps.WGMMA})
 _DIFFERS: Final = _OF_WARPS | {UOps.THREAD, UOps.GET, UOps.LOAD, UOps.ACROSS}
 _TOGETHER: Final = _OF_WARPS | {UOps.BARRIER, UOps.ACROSS}
@@ -29,7 +29,7 @@ _TOGETHER: Final = _OF_WARPS | {UOps.BARRIER, UOps.ACROSS}
 
 @final
 class Program:
-    """A list of UOps, where its loops and ifs begin and end, and what its operations do."""
+    """A list of UOps, the ends of its loops and ifs, and the functions of its operations."""
 
     def __init__(self, uops: Sequence[UOp]) -> None:
         self.uops = uops
@@ -44,7 +44,7 @@ class Program:
         }
 
     def in_step(self) -> bool:
-        """Whether all threads of a block take the same way: no loop or if asks which one it is."""
+        """True if all threads of a block take the same way: no loop or if depends on the thread."""
         own: set[UOp] = set()
         for u in self.uops:
             if self._differs(u) or (u.op is not UOps.ACROSS and own.intersection(u.src)):
@@ -52,12 +52,16 @@ class Program:
         return not any(u.op in (UOps.LOOP, UOps.IF) and u in own for u in self.uops)
 
     def _differs(self, u: UOp) -> bool:
-        """Whether threads have values of their own, even of common ones: not what all combine."""
+        """True if threads have values of their own even from common operands; not if all combine
+        them.
+        """
         return u.op in _DIFFERS and not (u.op is UOps.ACROSS and u.arg[1] == self.threads)
 
 
 def _inside(uops: Sequence[UOp]) -> dict[UOp, list[UOp]]:
-    """For each loop and if, itself and what is in it, but for what is in another one in it."""
+    """For each loop and if: itself and the UOps in it, without those in a loop or if
+    inside of it.
+    """
     inside: dict[UOp, list[UOp]] = {}
     opened: list[UOp] = []
     for u in uops:
@@ -75,7 +79,7 @@ def _inside(uops: Sequence[UOp]) -> dict[UOp, list[UOp]]:
 class Machine:
     """Threads of a block that go in step: their values so far, registers, scratch, open loops.
 
-    `common` is the memory that they have in common with the other threads of the block.
+    `common` is the memory that they share with the other threads of the block.
     """
 
     def __init__(
@@ -100,13 +104,15 @@ class Machine:
         self.copies: list[Copy] = []
         self.groups: list[list[Copy]] = []
         self.may_multiply = False
-        """Whether registers are ready for products by warp groups: after WGMMA_FENCE."""
+        """True after WGMMA_FENCE: registers are ready for products by warp groups."""
         self.products: list[tuple[Memory, Array]] = []
-        """What those that are not committed read; `committed`: the others that may go on."""
+        """The elements that uncommitted products read; `committed` has those of committed ones
+        under way.
+        """
         self.committed: list[list[tuple[Memory, Array]]] = []
 
     def run(self, stop_at: UOps | None = None) -> Iterator[UOp]:
-        """Does the program; stops at each UOp that waits for the other threads."""
+        """Run the program; stops at each UOp that waits for the other threads."""
         position = 0
         while position < len(self.program.uops):
             u = self.program.uops[position]
@@ -128,7 +134,7 @@ class Machine:
     # -- what was computed -----------------------------------------------------------------------
 
     def value(self, u: UOp) -> Array:
-        """What a UOp has given."""
+        """The value of a UOp."""
         try:
             return self.known[u]
         except KeyError:
@@ -136,27 +142,31 @@ class Machine:
             raise InterpretError(f"{u.op.name} is used {where}") from None
 
     def number(self, u: UOp) -> int:
-        """The value of a scalar that all threads have in common."""
+        """The value of a scalar that is the same for all threads."""
         return int(self.value(u)[0, 0])
 
     def mask(self, u: UOp, position: int) -> Array | None:
-        """An operand that may be left out."""
+        """An optional operand."""
         return self.value(u.src[position]) if len(u.src) > position else None
 
     def register(self, u: UOp) -> Array:
-        """What a register holds."""
+        """The value of a register."""
         if u not in self.registers:
             raise InterpretError(f"register {u.arg} is used outside the block that has it")
         return self.registers[u]
 
     def close(self, opening: UOp) -> None:
-        """Forget what was computed inside a block; the blocks in it have forgotten theirs."""
+        """Forget the values computed inside a block; the blocks in it have forgotten theirs."""
         for u in self.program.inside[opening]:
             self.known.pop(u, None)
             self.registers.pop(u, None)
 
     def checked(self, u: UOp, value: Array) -> Array:
-        """A value that is what its UOp says."""
+        """The value, if it has the dtype and lanes of its UOp.
+
+        Raises:
+            InterpretError: it has others.
+        """
         assert u.dtype is not None
         if value.shape[1] != u.lanes or value.dtype != u.dtype.np:
             raise InterpretError(
@@ -168,7 +178,7 @@ class Machine:
     # -- UOps without a value --------------------------------------------------------------------
 
     def step(self, u: UOp, position: int) -> int:
-        """Do one UOp; gives the position of the next."""
+        """Do one UOp; the position of the next one."""
         match u.op:
             case UOps.LOOP:
                 first, limit, step = (self.number(s) for s in u.src)
@@ -225,12 +235,12 @@ class Machine:
         return position + 1
 
     def counter(self, u: UOp, value: int) -> Array:
-        """The value of a loop in one iteration."""
+        """The value of a loop counter in one iteration."""
         assert u.dtype is not None
         return numpy.array([[value]], u.dtype.np)
 
     def end(self, loop: UOp, position: int) -> int:
-        """The end of an iteration: on to the next one, or out of the loop."""
+        """End an iteration: go on to the next one, or leave the loop."""
         counter = self.number(loop) + self.number(loop.src[2])
         limit = self.number(loop.src[1])
         self.close(loop)
@@ -240,7 +250,7 @@ class Machine:
         return self.program.place[loop] + 1
 
     def copy(self, u: UOp) -> Copy:
-        """Its source is read now; a compiled kernel may do so until it waits."""
+        """Begin a copy. Its source is read now; a compiled kernel may read it until it waits."""
         to, to_index, source, index, mask = u.src[:5]
         valid, only_if = self.value(mask), self.mask(u, 5)
         if only_if is not None:
@@ -249,19 +259,19 @@ class Machine:
         return self.memory[to].await_copy(self.value(to_index), value, only_if, self.threads)
 
     def wait(self, newest: int) -> None:
-        """All groups of copies but the newest ones arrive."""
+        """Let all groups of copies but the newest ones arrive."""
         while len(self.groups) > newest:
             for copy in self.groups.pop(0):
                 copy.arrive()
 
     def finish_products(self, newest: int) -> None:
-        """All groups of products but the newest ones are done."""
+        """Finish all groups of products but the newest ones."""
         while len(self.committed) > newest:
             for memory, chosen in self.committed.pop(0):
                 numpy.subtract.at(memory.products, chosen, 1)
 
     def tile(self, u: UOp) -> None:
-        """What happens to tile registers."""
+        """Do an operation on tile registers."""
         number, *rest = u.arg
         if u.op is UOps.TILE_ZERO:
             self.tiles[number] = 0
@@ -307,7 +317,7 @@ class Machine:
     # -- UOps with a value -----------------------------------------------------------------------
 
     def variable(self, u: UOp) -> Array:
-        """A number of the argument table."""
+        """A number from the argument table."""
         if u.arg not in self.values:
             raise InterpretError(f"slot {u.arg} of the table has no value; pass it")
         return numpy.array([[self.values[u.arg]]], numpy.int64)
@@ -349,8 +359,9 @@ class Machine:
         return memory.load(self.value(u.src[1]), u.lanes, self.mask(u, 2), self.threads)
 
     def multiplied(self, u: UOp, left: Array | None = None) -> Array:
-        """What a thread has of a product by four warps, which read it from shared memory; `left`
-        has a row for each row that a thread of all has of what these hold.
+        """A thread's part of a product by four warps, which read it from shared memory.
+
+        If the threads hold the left operand, `left` is the whole of it.
         """
         if not self.may_multiply:
             raise InterpretError("a product begins without WGMMA_FENCE")
@@ -377,7 +388,7 @@ class Machine:
         return value
 
     def matrix_row(self, u: UOp) -> Array:
-        """The row that each thread gives; the warp shares out all of them."""
+        """The row that each thread gives; the warp then distributes all of them."""
         memory = self.memory[u.src[0]]
         return memory.load(self.value(u.src[1]), u.lanes, None, self.threads)
 
@@ -404,24 +415,25 @@ _VALUES: Final[dict[UOps, Callable[[Machine, UOp], Array]]] = {
     UOps.MATRICES: Machine.matrix_row,
     UOps.WGMMA: lambda machine, u: machine.value(u.src[-1]),
 }
-"""What gives the value of a UOp that has one."""
+"""The function for the value of each UOp that has one."""
 
 
 def _side_by_side(parts: Sequence[Array]) -> Array:
-    """Values of the same threads with all their lanes."""
+    """The lanes of several values of the same threads, side by side."""
     rows = max(len(x) for x in parts)
     return numpy.concatenate([numpy.broadcast_to(x, (rows, x.shape[1])) for x in parts], 1)
 
 
 def threads_of(uops: Sequence[UOp]) -> int:
-    """How many threads do a chunk of a program together."""
+    """The number of threads that do a chunk of a program together."""
     return next((u.arg or 1 for u in uops if u.op is UOps.EXTENT), 1)
 
 
 @final
 class Block:
-    """The threads of one chunk. Between two places where they wait, one machine goes after the
-    other.
+    """The threads of one chunk.
+
+    Between two places where they wait, one machine runs after the other.
     """
 
     def __init__(self, machines: Sequence[Machine], common: Mapping[UOp, Memory]) -> None:
@@ -429,7 +441,7 @@ class Block:
         self.common = common
 
     def run(self) -> None:
-        """Does the chunk."""
+        """Run the chunk."""
         running = [machine.run() for machine in self.machines]
         while True:
             places = [next(steps, None) for steps in running]
@@ -441,7 +453,7 @@ class Block:
             self._meet(places[0])
 
     def _meet(self, u: UOp) -> None:
-        """All threads have got to a BARRIER, an ACROSS, an MMA or MATRICES."""
+        """Handle a BARRIER, an ACROSS, an MMA or MATRICES that all threads have reached."""
         if u.op is UOps.ACROSS:
             self._combine(u)
             return
@@ -471,7 +483,9 @@ class Block:
         )
 
     def _by_warp_groups(self, u: UOp) -> None:
-        """Four warps multiply what is in shared memory, or on the left what its threads hold."""
+        """Multiply by four warps: operands in shared memory, the left one perhaps held by
+        threads.
+        """
         left = None
         if u.src[0].op is not UOps.SHARED:
             held = self._of_all(u.src[0])
@@ -484,7 +498,7 @@ class Block:
             machine.known[u] = machine.multiplied(u, left)
 
     def _by_warps(self, u: UOp) -> None:
-        """Each warp multiplies or shares out matrices, which its threads hold in parts."""
+        """Multiply or distribute matrices in each warp, whose threads hold them in parts."""
         by = matrix_intrinsic(u.src[0].dtype) if u.op is UOps.MMA else None
         parts = [self._of_all(s) for s in ((u,) if by is None else u.src)]
         count = len(parts[0])

@@ -1,4 +1,4 @@
-"""What programs read and write: elements that are there, were written, and no other thread's."""
+"""The memory of the interpreter: it checks bounds, initialization, and races between threads."""
 
 from __future__ import annotations
 
@@ -19,25 +19,27 @@ class RaceError(InterpretError):
 
 
 NOBODY: Final = -1
-"""Instead of a thread's number."""
+"""In place of a thread's number."""
 _SEVERAL: Final = -2
 
 
 @final
 class Users:
-    """Which thread has read, and which has written, each element since the last barrier."""
+    """The thread that has read, and the one that has written, each element since the last
+    barrier.
+    """
 
     def __init__(self, size: int) -> None:
         self.readers = numpy.full(size, NOBODY)
         self.writers = numpy.full(size, NOBODY)
 
     def forget(self) -> None:
-        """From here on all that was done is done before."""
+        """Start anew: all accesses so far are ordered before the following ones."""
         self.readers[:] = NOBODY
         self.writers[:] = NOBODY
 
     def read(self, chosen: Array, threads: Array, name: str) -> None:
-        """Each of the chosen elements is read by the thread beside it."""
+        """Record that each of the chosen elements is read by the thread beside it."""
         self._check(self.writers, chosen, threads, f"reads {name}", "written")
         before = self.readers[chosen]
         mine = (before == NOBODY) | (before == threads)
@@ -46,7 +48,7 @@ class Users:
         self.readers[chosen[self.readers[chosen] != readers]] = _SEVERAL
 
     def write(self, chosen: Array, threads: Array, name: str) -> None:
-        """Each of the chosen elements is written by the thread beside it."""
+        """Record that each of the chosen elements is written by the thread beside it."""
         self._check(self.writers, chosen, threads, f"writes {name}", "written")
         self._check(self.readers, chosen, threads, f"writes {name}", "read")
         self.writers[chosen[::-1]] = threads[::-1]
@@ -63,7 +65,7 @@ class Users:
 
 @final
 class Memory:
-    """What a PARAM, a LOCAL or a SHARED points to. Of a LOCAL each thread has a copy."""
+    """The memory of a PARAM, a LOCAL or a SHARED. Each thread has a copy of a LOCAL."""
 
     def __init__(
         self, name: str, data: Array, written: Array | None, users: Users | None, copies: int
@@ -73,8 +75,8 @@ class Memory:
         self.written = written  # one bool for each element of scratch; None: all is readable
         self.users = users  # None: a single thread, or a copy for each
         self.awaited = numpy.zeros(len(data), bool)  # elements that a copy is on its way to
-        self.products = numpy.zeros(len(data), numpy.int64)  # how many that go on read an element
-        self.hidden_by = numpy.full(len(data), -1)  # who wrote it, and has not shown it to them
+        self.products = numpy.zeros(len(data), numpy.int64)  # products under way that read each
+        self.hidden_by = numpy.full(len(data), -1)  # the thread whose write products cannot see yet
         self.size = len(data) // copies
         self.first = numpy.arange(copies)[:, None] * self.size
 
@@ -148,11 +150,11 @@ class Memory:
             self.written[chosen] = True
 
     def show(self, threads: Array) -> None:
-        """What these threads have written, products by warp groups find from now on."""
+        """Let products by warp groups see the elements that these threads have written."""
         self.hidden_by[numpy.isin(self.hidden_by, threads)] = -1
 
     def multiplied(self, index: Array, threads: Array) -> tuple[Array, Array]:
-        """The elements that a product by warp groups reads, and which these are."""
+        """The values that a product by warp groups reads, and the numbers of their elements."""
         value = self.load(index, index.shape[1], None, threads)
         chosen = self.chosen(index, None, "product", value.shape)
         if (self.hidden_by[chosen] >= 0).any():
@@ -162,7 +164,7 @@ class Memory:
         return value, chosen
 
     def await_copy(self, index: Array, value: Array, mask: Array | None, threads: Array) -> Copy:
-        """A copy of values to elements, which nobody may read or write before it is there."""
+        """A copy of values to elements, which no thread may read or write before it has arrived."""
         shape = (len(threads), value.shape[1])
         chosen = self.chosen(index, mask, "copy", shape)
         by = _taken(threads[:, None], mask, shape)
@@ -183,14 +185,14 @@ class Copy:
     threads: Array
 
     def arrive(self) -> None:
-        """The values are there."""
+        """Let the values arrive."""
         self.memory.awaited[self.chosen] = False
         self.memory.write(self.chosen, self.threads)
         self.memory.data[self.chosen] = self.values
 
 
 def _taken(x: Array, mask: Array | None, shape: tuple[int, int]) -> Array:
-    """The elements, of a value stretched to a shape, whose mask is true."""
+    """The elements with a true mask, of a value broadcast to a shape."""
     if x.shape != shape:
         x = numpy.broadcast_to(x, shape)
     if mask is None:

@@ -1,5 +1,5 @@
-"""What the scheduling primitives share: finding nests and loops, asking about them, and rewriting
-their expressions.
+"""Helpers of the scheduling primitives: finding nests and loops, queries, and rewriting
+expressions.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ class ScheduleError(ValueError):
     """A scheduling primitive that is not legal on this kernel."""
 
 
-# Names are the keys of loops in opts, which are data. Nothing else composes them, nor takes them
-# apart: a loop knows what it was made from.
+# Names are the keys of loops in opts, which are data. Only the functions below compose names, and
+# none takes them apart: a loop has a record of what it was made from (`Loop.lineage`).
 
 
 def part_names(name: str) -> tuple[str, str]:
@@ -55,13 +55,13 @@ def depth_of(kernel: Kernel, nest: Nest, name: str) -> int:
 
 
 def is_combined(nest: Nest, r: Expr) -> bool:
-    """Whether the nest reduces over a range."""
+    """True if the nest reduces over a range."""
     monoids = [c for c in nest.computes if c.monoid is not None]
     return bool(monoids) and all(r not in c.ranges for c in monoids)
 
 
 def is_product_of_loads(c: Compute) -> bool:
-    """Whether a sum adds up products of two loads, perhaps cast: 0 where both are masked."""
+    """True if a sum adds up products of two loads, perhaps cast: 0 where both are masked."""
     if c.monoid is None or c.monoid.op is not ExprOp.ADD or c.value.op is not ExprOp.MUL:
         return False
     factors = [uncast(factor) for factor in c.value.src]
@@ -69,7 +69,7 @@ def is_product_of_loads(c: Compute) -> bool:
 
 
 def refuse_running(kernel: Kernel, r: Expr, what: str) -> None:
-    """Raises a ScheduleError if something runs along the loop over a range."""
+    """Raise a ScheduleError if a reduce runs along the loop over a range."""
     running = [c.name for c in kernel.computes.values() if c.along is r]
     if running:
         raise ScheduleError(
@@ -78,13 +78,13 @@ def refuse_running(kernel: Kernel, r: Expr, what: str) -> None:
 
 
 def stores_in(kernel: Kernel, nest: Nest, r: Expr) -> bool:
-    """Whether a nest stores something inside of the loop over a range."""
+    """True if a nest stores something inside of the loop over a range."""
     stores = any(c.store is not None for c in nest.computes)
     return stores and any(loop.range is r for _, _, loop in kernel.path(nest))
 
 
 def descendants(kernel: Kernel, name: str) -> set[str]:
-    """The nests that hang, directly or not, in a nest, and itself."""
+    """The nests that hang in a nest, directly or not, and the nest itself."""
     out = {name}
     for nest in reversed(kernel.nests):  # producers come first
         if nest.at is not None and nest.at[0] in out:
@@ -93,24 +93,24 @@ def descendants(kernel: Kernel, name: str) -> set[str]:
 
 
 def ranges_used(kernel: Kernel, names: Iterable[str]) -> set[Expr]:
-    """The ranges that what some nests compute varies with."""
+    """The ranges that the expressions of some nests vary with."""
     return {r for n in names for e in expressions(kernel.by_name[n]) for r in e.ranges}
 
 
 def is_ordered(kernel: Kernel, name: str) -> bool:
-    """Whether a root nest and another one use memory that one of the two stores to.
+    """True if a root nest and another one use memory that one of them stores to.
 
-    One has to be done before the other, as the zeros that a SCATTER then adds to; chunks are done
-    in any order.
+    One must then be done before the other, such as the zeros that a SCATTER adds to. Chunks are
+    done in any order.
     """
     mine = descendants(kernel, name)
     return not _are_apart(kernel, mine, kernel.by_name.keys() - mine)
 
 
 def are_apart(kernel: Kernel, first: str, second: str) -> bool:
-    """Whether what a root nest stores is neither loaded nor stored by another one, and the reverse.
+    """True if neither of two root nests loads or stores memory that the other one stores to.
 
-    What hangs in them counts too.
+    The nests that hang in them count too.
     """
     return _are_apart(kernel, descendants(kernel, first), descendants(kernel, second))
 
@@ -122,7 +122,7 @@ def _are_apart(kernel: Kernel, names: Set[str], others: Set[str]) -> bool:
 
 
 def _slots_of(kernel: Kernel, names: Set[str]) -> tuple[set[int], set[int]]:
-    """The slots that some nests load or store, and those that they store."""
+    """The slots that some nests load or store, and the slots that they store."""
     nests = [kernel.by_name[name] for name in names]
     stored = {c.store.slot for nest in nests for c in nest.computes if c.store is not None}
     loaded = {e.arg for nest in nests for e in nest.nodes if e.op is ExprOp.LOAD}

@@ -1,4 +1,4 @@
-"""How a loop is run: primitives that make it lanes, copies, threads or the kernel's chunks."""
+"""Primitives for how a loop is run: as lanes, copies, threads or the kernel's chunks."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ from ferrule.expr import Expr, ExprOp
 
 
 def vectorize(kernel: Kernel, nest_name: str, name: str) -> Kernel:
-    """The iterations of a loop become the lanes of vectors. Its size is constant. Exact."""
+    """Make the iterations of a loop the lanes of vectors. Its size is constant. Exact."""
     return set_kind(kernel, nest_name, name, Kind.VECTOR)
 
 
 def unroll(kernel: Kernel, nest_name: str, name: str) -> Kernel:
-    """The iterations of a loop become copies of its body. Its size is constant. Exact."""
+    """Make the iterations of a loop copies of its body. Its size is constant. Exact."""
     return set_kind(kernel, nest_name, name, Kind.UNROLL)
 
 
 def transpose(kernel: Kernel, nest_name: str, along: str, across: str) -> Kernel:
-    """A square of values is computed as vectors along one range, and stored along the other.
+    """Compute a square of values as vectors along one range, and store it along the other.
 
     Both are the last loops, of one constant size, a power of two. Exact.
     """
@@ -49,7 +49,7 @@ def transpose(kernel: Kernel, nest_name: str, along: str, across: str) -> Kernel
 
 
 def parallel(kernel: Kernel, nest_name: str, name: str) -> Kernel:
-    """The iterations of a root nest's outermost loop become the kernel's chunks. Exact."""
+    """Make the iterations of a root nest's outermost loop the kernel's chunks. Exact."""
     nest = nest_of(kernel, nest_name)
     depth = depth_of(kernel, nest, name)
     if nest.at is not None or depth != 0 or is_combined(nest, nest.loops[0].range):
@@ -82,11 +82,10 @@ def parallel(kernel: Kernel, nest_name: str, name: str) -> Kernel:
 def bind(
     kernel: Kernel, nest_name: str, name: str, axis: str = "thread", step: int | None = None
 ) -> Kernel:
-    """The iterations of a loop are done by the threads of a block, one each; for the axis "block",
-    by the blocks, as `parallel` says.
+    """Give each thread of a block one iteration of a loop; with the axis "block", see `parallel`.
 
-    Threads whose numbers are `step` apart do neighbouring iterations; where it is not given, the
-    loops around a nest are the digits of the thread's number, the outermost the highest.
+    Threads whose numbers are `step` apart do neighbouring iterations. Without a `step`, the loops
+    around a nest are the digits of the thread's number, the outermost the highest.
 
     Binding a loop that is combined over re-associates, and takes a power of two of threads.
     Otherwise exact.
@@ -108,7 +107,7 @@ def set_kind(kernel: Kernel, nest_name: str, name: str, kind: Kind) -> Kernel:
     depth = depth_of(kernel, nest, name)
     loop = nest.loops[depth]
     at_once = kind in (Kind.PARALLEL, Kind.VECTOR, Kind.THREAD)
-    others = kind is not Kind.VECTOR  # lanes are of one thread, which does one root after the other
+    others = kind is not Kind.VECTOR  # lanes belong to one thread, which does the roots in order
     if at_once and scatters(nest) and not _is_free(kernel, nest, loop.range, others=others):
         raise ScheduleError(
             f"{kind.name.lower()}({name}) in kernel {kernel.name}: a value says where {nest_name} "
@@ -130,8 +129,9 @@ def set_kind(kernel: Kernel, nest_name: str, name: str, kind: Kind) -> Kernel:
 
 
 def _is_free(kernel: Kernel, nest: Nest, r: Expr, *, others: bool) -> bool:
-    """Whether the iterations of a loop store to different elements, and, if asked for, no other
-    root to any of them.
+    """True if the iterations of a loop store to different elements.
+
+    With `others`, no other root may store to the same slots either.
     """
     stores = [c.store for c in nest.computes if c.store is not None]
     slots = {s.slot for s in stores}

@@ -1,4 +1,4 @@
-"""Which loops a nest has: primitives that split, fuse, reorder and shorten them."""
+"""Primitives for the loops of a nest: they split, fuse, reorder and shorten loops."""
 
 from __future__ import annotations
 
@@ -57,17 +57,18 @@ from ferrule.expr import (
 )
 from ferrule.records import dataclass
 
-MAX_SKIP_SIZE = 32  # iterations of a loop of which some are left out
+MAX_SKIP_SIZE = 32  # iterations of a loop that `skip` shortens, one for each bit of a uint32
 
 
 def split(kernel: Kernel, nest_name: str, name: str, factor: int, tail: str = "mask") -> Kernel:
     """`for i in n` -> `for i.o in ceil(n / factor): for i.i in factor`, with `i = i.o * factor +
     i.i`.
 
-    Where the factor does not divide n, `tail` says what happens beyond it: "mask" guards loads and
-    stores; "peel" does so in a copy of the body for the last iteration; "clamp" lets loads repeat
-    the last element and guards stores only (not for a range that is combined over); "shift" has the
-    last `factor` elements in the last iteration, some of which are then stored twice. Exact.
+    If the factor does not divide n, `tail` says what happens beyond the end. "mask" guards loads
+    and stores. "peel" does so in a copy of the body for the last iteration. "clamp" lets loads
+    repeat the last element and guards stores only; not for a range that is combined over. "shift"
+    has the last `factor` elements in the last iteration, some of which are then stored twice.
+    Exact.
     """
     nest = nest_of(kernel, nest_name)
     depth = depth_of(kernel, nest, name)
@@ -98,7 +99,7 @@ def split(kernel: Kernel, nest_name: str, name: str, factor: int, tail: str = "m
 
 
 def _refuse_tail(kernel: Kernel, nest: Nest, r: Expr, factor: int, tail: str) -> None:
-    """Raises an error if a range cannot be split with this tail, whatever its loop is like."""
+    """Raise an error if a range cannot be split with this tail, whatever its loop is like."""
     if factor < 1 or tail not in ("mask", "peel", "clamp", "shift"):
         raise ScheduleError(
             f"split({r.name}, {factor}, {tail!r}) in kernel {kernel.name}: the factor is at least "
@@ -120,7 +121,7 @@ def _refuse_tail(kernel: Kernel, nest: Nest, r: Expr, factor: int, tail: str) ->
 def _refuse_limited(
     kernel: Kernel, loop: Loop, repeated: list[str], factor: int, tail: str
 ) -> None:
-    """Raises an error for a loop that was limited, or a tail that would have `repeated` nests store
+    """Raise an error for a loop that was limited, or a tail by which `repeated` nests would store
     twice.
     """
     limits = (loop.start, loop.end, loop.bits, loop.segments)
@@ -132,7 +133,9 @@ def _refuse_limited(
 
 
 def _with_split_loop(nest: Nest, depth: int, outer: Expr, inner: Expr, condition: Expr) -> Nest:
-    """A nest with two loops in place of one; where `condition` may fail, iterations are peeled."""
+    """A nest with two loops in place of one; where `condition` may fail, the last iteration is
+    peeled.
+    """
     loop = nest.loops[depth]
     peel = both(_peel(loop), condition)
     loops = (
@@ -149,9 +152,10 @@ def _with_split_loop(nest: Nest, depth: int, outer: Expr, inner: Expr, condition
 
 
 def can_shift(kernel: Kernel, nest: Nest, r: Expr, factor: int) -> bool:
-    """Whether a nest may compute elements of a loop again, and has `factor` of them: it is a root
-    that only stores, each to its place, in buffers that it does not load from, and nothing else is
-    inside.
+    """True if a nest may compute elements of a loop again, and has at least `factor` of them.
+
+    It is a root that only stores, each element to its own place, in buffers that it does not load
+    from, and no nest hangs in it.
     """
     inside = any(n.at is not None and n.at[0] == nest.name for n in kernel.nests)
     stored = {None if c.store is None else c.store.slot for c in nest.computes}
@@ -173,12 +177,12 @@ def _peel(loop: Loop) -> Expr:
     return TRUE if loop.peel is None else loop.peel
 
 
-_Axes = Mapping[str, tuple[Expr, ...]]  # of what is kept, by name
+_Axes = Mapping[str, tuple[Expr, ...]]  # of kept values, by name
 
 
 @dataclass(frozen=True)
 class _Split:
-    """What a split does to the expressions of a nest."""
+    """The effect of a split on the expressions of a nest."""
 
     range: Expr
     position: Expr
@@ -191,7 +195,7 @@ class _Split:
         return _retarget(e, self.range, self.position, self.condition, self.axes, clamp=clamp)
 
     def _adds_nothing(self, c: Compute, value: Expr) -> bool:
-        """Whether a term of a sum is 0 beyond the end, because what it multiplies is."""
+        """True if a term of a sum is 0 beyond the end, because its factors are."""
         beyond = set(conjuncts(self.condition))
         masked = self.tail == "mask" and is_product_of_loads(c)
         return masked and all(
@@ -219,10 +223,10 @@ class _Split:
 def _retarget(
     e: Expr, r: Expr, position: Expr, condition: Expr, axes: _Axes, *, clamp: bool
 ) -> Expr:
-    """`r` replaced by `position`.
+    """An expression with `r` replaced by `position`.
 
-    Loads that vary with it stay in bounds, by a mask or by a clamp; so do reads of what is kept,
-    unless its `axes` are padded as much.
+    Loads that vary with it stay in bounds, by a mask or by a clamp. So do reads of kept values,
+    unless their `axes` are padded as much.
     """
     if r not in e.ranges:
         return e
@@ -236,7 +240,7 @@ def _retarget(
             if clamp:
                 moved = substitute(node.src, inside)
             else:
-                # An index may be loaded too, by what has its mask by now.
+                # An index may be loaded too, by a load that has its mask already.
                 moved = [done.get(s, s) for s in node.src]
                 moved[1::2] = [both(valid, condition) for valid in moved[1::2]]
             done[node] = rebuild(node, tuple(moved))
@@ -261,7 +265,7 @@ def _replace_axis(ranges: tuple[Expr, ...], old: Expr, new: tuple[Expr, ...]) ->
 
 
 def _is_inside(index: Expr, size: Expr) -> bool:
-    """Whether an index is certainly below a size, which may be that of its own range."""
+    """True if an index is certainly below a size, which may be that of its own range."""
     return index.max < size.min or (index.op is ExprOp.RANGE and index.size is size)
 
 
@@ -328,11 +332,10 @@ def _fuse_read(e: Expr, axis: int, size: Expr) -> Expr:
 
 
 def reorder(kernel: Kernel, nest_name: str, names: Sequence[str]) -> Kernel:
-    """The loops of a nest in another order; what hangs in it moves out to where all its ranges are
-    still open.
+    """Put the loops of a nest into another order.
 
-    Exact for ranges that are kept. Re-associates where ranges that are combined over change their
-    order among themselves.
+    A nest that hangs in it moves out to where all its ranges are still open. Exact for kept ranges.
+    Re-associates if combined ranges change their order among themselves.
     """
     nest = nest_of(kernel, nest_name)
     old = [loop.range.name for loop in nest.loops]
@@ -360,7 +363,7 @@ def reorder(kernel: Kernel, nest_name: str, names: Sequence[str]) -> Kernel:
 
 
 def reverse(kernel: Kernel, nest_name: str, name: str) -> Kernel:
-    """The last iteration of a loop comes first. Exact, as no value is made along the loop.
+    """Run the iterations of a loop in reverse order. Exact, as no value is made along the loop.
 
     >>> from ferrule.codegen.kernel import Compute, Store, show
     >>> from ferrule.dtype import dtypes
@@ -386,10 +389,10 @@ def reverse(kernel: Kernel, nest_name: str, name: str) -> Kernel:
 
 
 def limit(kernel: Kernel, nest_name: str, name: str) -> Kernel:
-    """A loop runs without the first and last iterations that conditions on indices make useless.
+    """Run a loop without the first and last iterations that conditions on indices make useless.
 
-    Exact, but that 0 times an infinity or NaN, which would be NaN, counts as nothing there, and so
-    does the lowest number of a float to what runs along the loop.
+    Exact, with one exception: 0 times an infinity or NaN, which would be NaN, counts as nothing
+    there. For a reduce along the loop, so does the lowest number of a float.
     """
     nest = nest_of(kernel, nest_name)
     depth = depth_of(kernel, nest, name)
@@ -407,12 +410,11 @@ def limit(kernel: Kernel, nest_name: str, name: str) -> Kernel:
 
 
 def skip(kernel: Kernel, nest_name: str, name: str) -> Kernel:
-    """A loop runs without the iterations in which its nest stores nothing, whatever values say so:
-    a bit is set for each of the others before.
+    """Run a loop without the iterations in which its nest stores nothing, found by loaded values.
 
-    `for i in 32: if c[i]: b[x[i]] = y` -> `for k in 32: s any= c[k] << k; for i in bits of s:
-    b[x[i]] = y`. The nest that sets the bits is called `<nest>.bits`, its loop
-    `<loop>@<nest>.bits`. Exact.
+    A bit is set before for each of the other iterations. `for i in 32: if c[i]: b[x[i]] = y` ->
+    `for k in 32: s any= c[k] << k; for i in bits of s: b[x[i]] = y`. The nest that sets the bits is
+    called `<nest>.bits`, its loop `<loop>@<nest>.bits`. Exact.
     """
     nest = nest_of(kernel, nest_name)
     depth = depth_of(kernel, nest, name)
@@ -447,8 +449,9 @@ def skip(kernel: Kernel, nest_name: str, name: str) -> Kernel:
 
 
 def _conditions_of(kernel: Kernel, nest: Nest, depth: int) -> list[Expr]:
-    """What says in which iterations of a loop a nest stores, by nothing that changes inside of the
-    loop.
+    """The conditions of a nest's store in a loop that do not change inside of the loop.
+
+    Empty if they read kept values, or buffers that the kernel stores to.
     """
     stores = [c.store for c in nest.computes]
     if len(stores) != 1 or stores[0] is None or nest.computes[0].monoid is not None:
@@ -470,10 +473,11 @@ def _memory_of(conditions: Sequence[Expr]) -> list[Expr]:
 
 
 def segment(kernel: Kernel, nest_name: str, name: str) -> Kernel:
-    """A loop becomes several, one after the other, in each of which some conditions are known.
+    """Partition a loop: several loops, one after the other, in each of which some conditions are
+    known.
 
     `for i in n: b[i] = where(i < k, x[i], y[i - k])` -> `for i in k: b[i] = x[i]; for i in k..n:
-    b[i] = y[i - k]`. The last thing that is done to a loop. Exact.
+    b[i] = y[i - k]`. It is the last primitive that a loop may have. Exact.
     """
     nest = nest_of(kernel, nest_name)
     depth = depth_of(kernel, nest, name)

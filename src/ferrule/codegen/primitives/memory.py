@@ -1,4 +1,4 @@
-"""What is in scratch memory, and how it lies there: primitives that copy, keep and pad values."""
+"""Primitives for scratch memory: which values are in it, and their layout."""
 
 from __future__ import annotations
 
@@ -40,15 +40,16 @@ def stage(
     number: int = 0,
     what: str = "load",
 ) -> Kernel:
-    """Copy what a nest loads from a buffer inside some loops of `at` to scratch, once, in the
-    layout given by `order`; `pack`.
+    """Copy the elements that a nest loads from a buffer to scratch memory, once, in the layout
+    `order`.
 
-    `order` names the ranges, outermost first, that become the axes of the copy: all those inside
-    that the load varies with. `"y+k"` names ranges that the load takes only by a sum, as the rows
-    and taps of a window: they become one axis, as long as the sum has values. `number` says which
-    of the different loads of the buffer it is. Masked elements are 0 in the copy, so that its
-    readers need no mask but that of some of the ranges of a sum. With `what` "value" it is not the
-    elements that are copied, but the largest value that is computed from them alone. Exact.
+    The copy is made inside of `depth` loops of `at`. `order` names the ranges that become its axes,
+    outermost first: all those inside that the load varies with. `"y+k"` names ranges that the load
+    uses only by a sum, as the rows and taps of a window: they become one axis, as long as the sum
+    has values. `number` selects one of the different loads of the buffer. Masked elements are 0 in
+    the copy, so its readers need no mask but one that depends on some of the ranges of a sum. If
+    `what` is "value", not the elements are copied, but the largest value that is computed from them
+    alone. Exact.
     """
     nest = nest_of(kernel, nest_name)
     element = _load_of(kernel, nest, slot, number)
@@ -71,7 +72,7 @@ def stage(
         copied = window.moved(copied, axis)
     value = _largest_of(nest, element) if what == "value" else element
     copy = Compute(name, value.substitute({element: copied}), tuple(axes))
-    # An axis for several ranges is made from no single one of them.
+    # An axis that stands for several ranges descends from none of them.
     made = [Loop(r, lineage=lineages.get(n, ())) for n, r in zip(order, axes, strict=True)]
     fill = Nest(name, (copy,), tuple(made), (at, depth))
     positions = tuple(window.position for window in windows)
@@ -88,7 +89,7 @@ def stage(
 
 
 def _load_of(kernel: Kernel, nest: Nest, slot: int, number: int) -> Expr:
-    """One of the different loads that a nest does of a buffer."""
+    """One of the different loads of a buffer in a nest."""
     found = [e for e in nest.nodes if e.op is ExprOp.LOAD and e.arg == slot]
     if number >= len(found):
         raise ScheduleError(
@@ -99,7 +100,7 @@ def _load_of(kernel: Kernel, nest: Nest, slot: int, number: int) -> Expr:
 
 
 def _window_of(kernel: Kernel, element: Expr, members: list[Expr]) -> Window:
-    """The one axis of a copy that stands for some ranges of a load."""
+    """The axis of a copy that stands for some ranges of a load."""
     window = Window.of(element, members)
     if window is None:
         raise ScheduleError(
@@ -110,7 +111,7 @@ def _window_of(kernel: Kernel, element: Expr, members: list[Expr]) -> Window:
 
 
 def _beyond_copy(kernel: Kernel, nest: Nest, element: Expr, windows: list[Window]) -> Expr:
-    """The part of a load's mask that the zeros of its copy do not stand for."""
+    """The part of a load's mask that the zeros of its copy do not represent."""
     valid = TRUE
     for window in windows:
         for part in window.widened(element):
@@ -120,7 +121,7 @@ def _beyond_copy(kernel: Kernel, nest: Nest, element: Expr, windows: list[Window
 
 
 def _loops_inside(kernel: Kernel, nest: Nest, at: str, depth: int) -> list[Loop]:
-    """The loops around the body of a nest that are open only inside some loops of `at`."""
+    """The loops around the body of a nest that are open only inside of `depth` loops of `at`."""
     return [
         loop
         for n, d, loop in kernel.path(nest)
@@ -129,7 +130,7 @@ def _loops_inside(kernel: Kernel, nest: Nest, at: str, depth: int) -> list[Loop]
 
 
 def _hangs_below(kernel: Kernel, name: str, at: str, depth: int) -> bool:
-    """Whether a nest is computed inside `at` with at least `depth` of its loops open."""
+    """True if a nest is computed inside `at` with at least `depth` of its loops open."""
     nest = kernel.by_name[name]
     while nest.at is not None:
         if nest.at[0] == at:
@@ -139,7 +140,7 @@ def _hangs_below(kernel: Kernel, name: str, at: str, depth: int) -> bool:
 
 
 def _is_lost(kernel: Kernel, nest: Nest, c: Compute, condition: Expr) -> bool:
-    """Whether what a value is where a condition fails is neither stored nor combined."""
+    """True if a value is neither stored nor combined where a condition fails."""
     combined = {loop.range for loop in nest.loops}.difference(c.ranges)
     if c.monoid is not None and not combined.isdisjoint(condition.ranges):
         return False
@@ -155,7 +156,9 @@ def _is_lost(kernel: Kernel, nest: Nest, c: Compute, condition: Expr) -> bool:
 
 
 def _largest_of(nest: Nest, element: Expr) -> Expr:
-    """The largest value of a nest that varies by one load only; the load, if there are several."""
+    """The largest value of a nest that varies only with one load; the load itself if there are
+    several.
+    """
     values = [c.value for c in nest.computes]
     made = {element}
     used: set[Expr] = set()
@@ -171,11 +174,11 @@ def _largest_of(nest: Nest, element: Expr) -> Expr:
 
 
 def reuse(kernel: Kernel, nest_name: str, slot: int, name: str, number: int = 0) -> Kernel:
-    """What a nest loads from a buffer is read from a copy that `stage` made for another nest.
+    """Read the elements that a nest loads from a copy that `stage` made for another nest.
 
-    The loops of the nest that its load varies with, inside of the place of the copy, have the sizes
-    of the copy's axes, in their order. `number` says which of the different loads of the buffer it
-    is. Exact.
+    The nest's loops that its load varies with, inside of the place of the copy, have the sizes of
+    the copy's axes, in their order. `number` selects one of the different loads of the buffer.
+    Exact.
     """
     nest = nest_of(kernel, nest_name)
     copy = kernel.computes.get(name)
@@ -199,8 +202,9 @@ def reuse(kernel: Kernel, nest_name: str, slot: int, name: str, number: int = 0)
 
 
 def overwrite(kernel: Kernel, name: str, old: str) -> Kernel:
-    """A kept value takes the memory of another, which it reads at the same place only, and which
-    nothing reads afterwards. Exact.
+    """Let a kept value take the memory of another one.
+
+    Its nest reads the other value only at the same place, and no nest reads it afterwards. Exact.
     """
     owner = kernel.owner.get(name)
     if owner is None or not can_overwrite(kernel, name, old):
@@ -213,9 +217,9 @@ def overwrite(kernel: Kernel, name: str, old: str) -> Kernel:
 
 
 def pad(kernel: Kernel, nest_name: str, name: str, extra: int) -> Kernel:
-    """Each step along an axis of what a nest keeps is `extra` places longer in scratch memory.
+    """Make each step along an axis of a nest's kept value `extra` places longer in scratch memory.
 
-    So what is one step apart falls into other banks. Exact.
+    Elements that are one step apart are then in other banks. Exact.
 
     >>> from ferrule.dtype import dtypes
     >>> from ferrule.expr import load
@@ -242,11 +246,12 @@ def pad(kernel: Kernel, nest_name: str, name: str, extra: int) -> Kernel:
 
 
 def prefetch(kernel: Kernel, nest_name: str, slot: int, distance: int) -> Kernel:
-    """While a nest loads from a buffer, what comes `distance` elements later is brought into the
-    cache. With 0, and where it stores there, the places it will store to are, before what hangs in
-    its loops is computed for them.
+    """Fetch the element `distance` places later into the cache with each load of a nest from a
+    buffer.
 
-    That may be beyond the buffer's end, where nothing is fetched. Exact.
+    Distance 0 is for a buffer that the nest stores to: the places of the stores are fetched before
+    the nests in its loops compute their values. An address beyond the buffer's end is not fetched.
+    Exact.
     """
     nest = nest_of(kernel, nest_name)
     loaded = any(e.op is ExprOp.LOAD and e.arg == slot for e in nest.nodes)
@@ -262,11 +267,12 @@ def prefetch(kernel: Kernel, nest_name: str, slot: int, distance: int) -> Kernel
 
 
 def swizzle(kernel: Kernel, nest_name: str, name: str, pieces: int = 1) -> Kernel:
-    """With each step along an axis of what a nest keeps, pieces of 16 bytes change places in their
-    line of 128 bytes: the number of the place is xored with that of the step, or so many times it.
+    """Let pieces of 16 bytes change places in their line of 128 bytes with each step along an axis.
 
-    So pieces at one place of eight steps are in different banks, as neighbours are, and nothing is
-    longer than it need be. With two `pieces` those of four steps are, two at a time. Exact.
+    The number of the place is xored with that of the step, or `pieces` times it. Pieces at one
+    place of eight steps are then in different banks, as adjacent pieces are, and memory is no
+    longer than it need be. With two `pieces` that holds for four steps, two pieces at a time.
+    Exact.
 
     >>> from ferrule.dtype import dtypes
     >>> from ferrule.expr import load
@@ -299,11 +305,11 @@ def swizzle(kernel: Kernel, nest_name: str, name: str, pieces: int = 1) -> Kerne
 
 
 def pipeline(kernel: Kernel, nest_name: str, stages: int) -> Kernel:
-    """What a nest copies is on its way while what it copied before is used.
+    """Pipeline the copies of a nest: later ones are on their way while earlier ones are used.
 
-    `for k: a = load(k); use(a)` -> `a0 = load(0); for k: a[k + 1] = load(k + 1); use(a[k])`: with
-    `stages` there is memory for so many copies, and each is made `stages - 1` iterations of the
-    loop that the nest hangs in ahead; what no iteration reads is not loaded. Exact.
+    `for k: a = load(k); use(a)` -> `a0 = load(0); for k: a[k + 1] = load(k + 1); use(a[k])`. There
+    is memory for `stages` copies, and each is made `stages - 1` iterations ahead, of the loop that
+    the nest hangs in. A copy that no iteration reads is not loaded. Exact.
     """
     nest = nest_of(kernel, nest_name)
     computes = tuple(replace(c, stages=stages) for c in nest.computes)
@@ -320,7 +326,7 @@ def pipeline(kernel: Kernel, nest_name: str, stages: int) -> Kernel:
 
 
 def axes(kernel: Kernel, name: str, order: Sequence[str]) -> Kernel:
-    """The axes of a kept value in another order: how it lies in scratch memory. Exact.
+    """Put the axes of a kept value into another order in scratch memory. Exact.
 
     >>> from ferrule.dtype import dtypes
     >>> from ferrule.expr import load
@@ -348,8 +354,8 @@ def axes(kernel: Kernel, name: str, order: Sequence[str]) -> Kernel:
 
 
 def nontemporal(kernel: Kernel, nest_name: str) -> Kernel:
-    """The stores of a nest bypass the caches: for plain streaming outputs much larger than they
-    are. Exact.
+    """Let the stores of a nest bypass the caches, for streamed outputs much larger than these.
+    Exact.
     """
     nest = nest_of(kernel, nest_name)
     computes = tuple(

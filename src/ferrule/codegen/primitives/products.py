@@ -1,4 +1,4 @@
-"""Sums of products that an instruction adds up several terms of at once."""
+"""The primitive for sums of products of which an instruction adds up several terms at once."""
 
 from __future__ import annotations
 
@@ -28,17 +28,21 @@ from ferrule.expr import Expr, ExprOp, const, pack
 
 
 def tensorize(kernel: Kernel, nest_name: str, name: str, intrinsic_name: str) -> Kernel:
-    """A sum of products of narrow floats takes several steps at once, by an instruction for it.
+    """Let a sum of products of narrow floats take several steps at once, by an instruction for it.
 
     `for k in n: s sum= cast(a[k]) * cast(b[k])` -> `for k.o in ceil(n / 2): s sum= dot(a[2*k.o &
-    2*k.o + 1], b[2*k.o & 2*k.o + 1], 0)`, where the 0 stands for the sum so far. Where n is odd the
-    last pair is filled with zeros, in a copy of the body. Re-associates, and takes subnormals for
-    zeros. "mma16816" leaves the loops as they are and does the last, of 16 terms, at once, by the
-    threads of a warp. "mma1688" does so with 8 terms, `s sum= a[k] * b[k]` in float32, which
-    becomes `s sum= tf32(a[k]) * tf32(b[k])`: another sum, of rounded operands. "wgmma" is for the
-    threads of four warps, which take what is staged in memory that they share; its copies must be
-    made ahead (`pipeline`) in three stages at least. "tdpbf16ps" does the
-    last three loops of a nest that adds up pairs, rows, columns and k, at once in tile registers.
+    2*k.o + 1], b[2*k.o & 2*k.o + 1], 0)`, where the 0 stands for the sum so far. If n is odd, the
+    last pair is filled with zeros in a copy of the body. Re-associates, and takes subnormals for
+    zeros.
+
+    - "mma16816" leaves the loops as they are. The threads of a warp do the last one, of 16 terms,
+      at once.
+    - "mma1688" does so with 8 terms: `s sum= a[k] * b[k]` in float32 becomes `s sum= tf32(a[k]) *
+      tf32(b[k])`, a different sum, of rounded operands.
+    - "wgmma" is for the threads of four warps, whose operands are staged in shared memory. The
+      copies must be made ahead (`pipeline`) in at least three stages.
+    - "tdpbf16ps" does the last three loops of a nest that adds up pairs (rows, columns and k) at
+      once, in tile registers.
 
     >>> from ferrule.codegen.kernel import MONOIDS, Compute, Loop, show
     >>> from ferrule.dtype import dtypes
@@ -88,15 +92,15 @@ def tensorize(kernel: Kernel, nest_name: str, name: str, intrinsic_name: str) ->
 
 
 def _packed(e: Expr, r: Expr, intrinsic: Intrinsic) -> Expr:
-    """A load at 0 and at 1 of a range, as one value."""
+    """A load at 0 and at 1 of a range, packed as one value."""
     first, second = (e.substitute({r: const(i)}) for i in range(intrinsic.terms))
     return pack(first, second, intrinsic.packed)
 
 
 def is_dot(nest: Nest, r: Expr, intrinsic: Intrinsic) -> bool:
-    """Whether a nest adds up products of two loads over a range, both cast, as an intrinsic does.
+    """True if a nest adds up products of two loads over a range, both cast, as an intrinsic does.
 
-    Both vary with the range, so that where it ends each can be filled with zeros.
+    Both loads vary with the range, so that each can be filled with zeros beyond its end.
     """
     if len(nest.computes) != 1 or not is_combined(nest, r):
         return False
@@ -114,7 +118,7 @@ def is_dot(nest: Nest, r: Expr, intrinsic: Intrinsic) -> bool:
 
 
 def _multiply_matrices(kernel: Kernel, nest: Nest, r: Expr, by: MatrixIntrinsic) -> Kernel:
-    """The last loop of a tile of a warp's results is one instruction."""
+    """Make the last loop of a tile of a warp's results one instruction."""
     threads = [loop.range for loop in nest.loops if loop.kind is Kind.THREAD][-2:]
     kinds = [(loop.kind, loop.range.size.max) for loop in nest.loops[-3:]]
     expected = [(Kind.UNROLL, by.rows // by.down), (Kind.VECTOR, by.near)]
@@ -143,7 +147,7 @@ def _multiply_matrices(kernel: Kernel, nest: Nest, r: Expr, by: MatrixIntrinsic)
 
 
 def _is_by_warp_groups(kernel: Kernel, nest: Nest, by: MatrixIntrinsic) -> bool:
-    """Whether warps are one below the other, and operands in memory that they share."""
+    """True if warps are one below the other, and the operands are in shared memory."""
     warps = [loop.size for loop in nest.loops if loop.kind is Kind.THREAD][:-2]
     (c,) = nest.computes
     copies = [o.range for o in nest.loops[:-3] if o.kind is Kind.UNROLL and o.range in c.ranges]
@@ -158,7 +162,7 @@ def _is_by_warp_groups(kernel: Kernel, nest: Nest, by: MatrixIntrinsic) -> bool:
 
 
 def _multiply_tiles(kernel: Kernel, nest: Nest, r: Expr, by: TileIntrinsic) -> Kernel:
-    """The last three loops of a nest are one instruction."""
+    """Make the last three loops of a nest one instruction."""
     last = nest.loops[-3:]
     sizes = [loop.range.size for loop in last]
     expected = [const(size) for size in (by.rows, by.columns, by.terms)]
@@ -174,8 +178,9 @@ def _multiply_tiles(kernel: Kernel, nest: Nest, r: Expr, by: TileIntrinsic) -> K
 
 
 def _is_tile_product(nest: Nest) -> bool:
-    """Whether a nest adds up products of pairs, one of which varies with the rows, the other with
-    the columns, and both with the terms.
+    """True if a nest adds up products of pairs.
+
+    One operand varies with the rows, the other with the columns, and both with the terms.
     """
     rows, columns, terms = (loop.range for loop in nest.loops[-3:])
     if len(nest.computes) != 1 or nest.computes[0].value.op is not ExprOp.DOT:
@@ -202,7 +207,9 @@ def _of_rounded(nest: Nest) -> Nest:
 
 
 def _is_matrix_product(nest: Nest, r: Expr, threads: Sequence[Expr], by: MatrixIntrinsic) -> bool:
-    """Whether a nest adds up products of what varies with its rows and with its columns only."""
+    """True if a nest adds up products of one operand that varies with its rows and one with its
+    columns.
+    """
     (c,) = nest.computes
     down, across = threads
     half, lane = (loop.range for loop in nest.loops[-3:-1])

@@ -1,16 +1,17 @@
-"""Reduces that run along one loop: a sum and all that it is made from, part by part.
+"""The primitive for reduces that run along one loop: a sum and all its operands, part by part
+(online softmax).
 
-A nest may need what others make of the same axis: the weights of a softmax need the largest score
-and the sum of the powers. Where all of these go along the axis in one loop, only what is known of
-them so far can be had. Two laws make that enough:
+A nest may need values that others make of the same axis: the weights of a softmax need the largest
+score and the sum of the powers. If all of these go along the axis in one loop, only their values so
+far are known. Two laws make that enough:
 
-- A factor that is the same for all terms of a sum may multiply the sum instead:
-  `sum_j(a[j] * c) -> sum_j(a[j]) * c`.
-- A largest value that powers are shifted by may be the largest so far, if the sum so far is
-  multiplied by a power whenever it grows: `2**(x - m) = 2**(x - before) * 2**(before - m)`.
+- A factor that is the same for all terms of a sum may multiply the sum instead: `sum_j(a[j] * c) ->
+  sum_j(a[j]) * c`.
+- A maximum that powers are shifted by may be the maximum so far, if the sum so far is multiplied by
+  a power whenever the maximum grows: `2**(x - m) = 2**(x - before) * 2**(before - m)`.
 
-Both re-associate. Nothing asks what a value is called: any sum of products with such powers will
-do, with a mask or without, divided by another sum or not.
+Both re-associate. No name decides: any sum of products with such powers will do, with a mask or
+without, divided by another sum or not.
 """
 
 from __future__ import annotations
@@ -38,23 +39,23 @@ from ferrule.records import dataclass
 
 
 class _NotKnownError(ValueError):
-    """A nest needs what is only known after the loop."""
+    """A nest needs a value that is only known after the loop."""
 
 
 @final
 @dataclass(frozen=True)
 class Parts:
-    """A value as `inner`, which is known part by part, and what is still to be done to its sum."""
+    """A value as `inner`, which is known part by part, and operations left for its final sum."""
 
     inner: Expr
     factors: tuple[tuple[ExprOp, Expr], ...] = ()
-    """Operations with values that are known in the end: MUL or FDIV."""
+    """Operations with values that are known after the loop: MUL or FDIV."""
     growth: tuple[Expr, Expr] | None = None
-    """(the largest value so far, before this part; what a sum so far is multiplied by)."""
+    """(the maximum before this part, the factor of a sum so far)."""
     masked: bool = False
-    """Whether terms are left out, so that a sum may be one of nothing."""
+    """True if terms may be left out, so that a sum may have no term."""
     guarded: bool = False
-    """Whether a power is shifted by the largest value only where that is finite."""
+    """True if a power is shifted by the maximum only where that is finite."""
 
     def mapped(self, ranges: Sequence[Expr], index: Sequence[Expr]) -> Parts:
         """The parts of a value that is read at an index."""
@@ -75,9 +76,9 @@ class Parts:
         return Parts(inner, factors, growth, masked, guarded)
 
     def whole(self, total: Expr) -> Expr:
-        """The value of a sum of such values, from the sum of their inner ones.
+        """The final value of a sum of such values, from the sum of their inner values.
 
-        Where no term is left, that is 0 whatever it is divided by.
+        If no term is left, it is 0, whatever it would be divided by.
         """
         value = total
         for op, factor in self.factors:
@@ -89,11 +90,11 @@ class Parts:
 
 
 def run_along(kernel: Kernel, nest_name: str) -> Kernel:
-    """All that hangs where a sum does is done a part at a time, in the first loop of the sum.
+    """Do all nests at the place of a sum a part at a time, in the first loop of the sum.
 
     `for a: x[a] = …; for b: m max= x[b]; for c: s sum= exp2(x[c] - m) * y[c]` -> `for c: x = …; m
-    max= x along c; s sum= exp2(x - m) * y[c] along c from s.before * exp2(m.before - m)`. The first
-    loops of all of them have one size; what is kept has it as an axis, and is read at the same
+    max= x along c; s sum= exp2(x - m) * y[c] along c from s.before * exp2(m.before - m)`. Their
+    first loops have one size. Kept values have that loop as an axis, and are read at the same
     iteration only. Re-associates.
 
     >>> from ferrule.codegen.kernel import MONOIDS, Loop, Store, show
@@ -118,7 +119,7 @@ def run_along(kernel: Kernel, nest_name: str) -> Kernel:
           # m
           m max= x along c
           s sum= exp2(x - m) along c from where(-inf < m.before, \
-s.before * exp2(m.before - m), 0.0)
+    s.before * exp2(m.before - m), 0.0)
         b0[i] = s
     """
     last = nest_of(kernel, nest_name)
@@ -144,11 +145,13 @@ class _Running:
         self.along = self.last.loops[0].range
         self.here = const(0) if self.along.size is const(1) else self.along
         self.parts: dict[str, Parts] = {}
-        """Of what is kept, and of reduces: what their readers have to do."""
+        """By name, of kept values and reduces: the parts, with the operations that readers have to
+        do.
+        """
         self.largest: set[str] = set()
-        """The running maxima."""
+        """The names of the running maxima."""
         self.kept: frozenset[Expr] = frozenset()
-        """The axes of what is computed now."""
+        """The axes of the present compute."""
         for nest in (*self.steps, self.last):
             first = nest.loops[:1]
             plain = [o for o in first if o.kind is Kind.SERIAL and (o.start, o.end) == (None, None)]
@@ -166,7 +169,7 @@ class _Running:
     # -- one loop ----------------------------------------------------------------------------------
 
     def _join(self) -> None:
-        """The steps hang in the first loop of the sum, which is theirs too from now on."""
+        """Let the steps hang in the first loop of the sum, which replaces theirs."""
         mapping = {nest.loops[0].range: self.here for nest in (*self.steps, self.last)}
         names = {nest.name for nest in self.steps}
         kept = {c.name for nest in self.steps for c in nest.computes if c.monoid is None}
@@ -204,7 +207,7 @@ class _Running:
     # -- the laws ----------------------------------------------------------------------------------
 
     def _running(self, nest: Nest) -> Nest:
-        """A nest with what is known so far in the place of what it is only known in the end."""
+        """A nest with values so far in place of values that are only known after the loop."""
         if len(nest.computes) != 1 or nest.computes[0].store is not None:
             raise _NotKnownError(f"{nest.name} does more than one thing")
         (c,) = nest.computes
@@ -220,7 +223,7 @@ class _Running:
             largest, factor = parts.growth
             least = const(dtypes.min(largest.dtype), largest.dtype)
             grown = alu(ExprOp.MUL, before, factor)
-            # What there was before the first number is nothing, or not a number.
+            # Before the first number the value so far is the identity, or no number.
             some = alu(ExprOp.CMPLT, least, largest)
             if parts.guarded:  # a thread's powers may all be 0, and the factor infinite
                 some = alu(ExprOp.AND, some, alu(ExprOp.CMPNE, before, const(0, before.dtype)))
@@ -239,13 +242,13 @@ class _Running:
             raise _NotKnownError(f"{c.name} is no sum of what is multiplied later")
         if any(not e.ranges.isdisjoint(combined) for e in rest):
             raise _NotKnownError(f"the terms of {c.name} have different factors")
-        # Of all powers alone an infinite one is the sum, whatever the sum so far is multiplied by.
+        # A sum of powers alone may be infinite, whatever factor the sum so far is multiplied by.
         whole = not parts.masked and _term(parts.inner).op is ExprOp.EXP2
         if parts.guarded and not whole:
             raise _NotKnownError(f"{c.name} is no sum of all powers, and of nothing else")
 
     def _parts(self, e: Expr) -> Parts:
-        """A value by what is known of it part by part."""
+        """The parts of a value."""
         if not self._is_running(e):
             return Parts(e)
         match e.op:
@@ -279,7 +282,7 @@ class _Running:
                 raise _NotKnownError(f"{e} needs what is only known after the loop")
 
     def _rounded(self, parts: Parts, e: Expr) -> Expr:
-        """A cast, where it is as good before as after what is done in the end."""
+        """A cast before the left operations, if it may be exchanged with them."""
         old, new = e.src[0].dtype, e.dtype
         if not (dtypes.is_float(old) and dtypes.is_float(new)):
             raise _NotKnownError(f"{e} is no rounding")
@@ -288,7 +291,7 @@ class _Running:
         return cast(parts.inner, e.dtype)
 
     def _shifted(self, e: Expr) -> Parts:
-        """A power of 2, where the exponent is `x - m` or that times a positive number."""
+        """The parts of a power of 2 whose exponent is `x - m`, or that times a positive number."""
         exponent = e.src[0]
         scaled = exponent.op is ExprOp.MUL and exponent.src[1].op is ExprOp.CONST
         difference = exponent.src[0] if scaled else exponent
@@ -306,7 +309,7 @@ class _Running:
         return Parts(e, growth=(before, e.substitute({x: shifted})), guarded=shift is not largest)
 
     def _guarded(self, x: Expr, shift: Expr) -> Expr | None:
-        """The largest of all `x`, where a shift is that or, where it is infinite, 0."""
+        """The maximum of all `x`, if a shift is that or, where it is infinite, 0; else None."""
         if shift.op is not ExprOp.WHERE or shift.src[2] is not const(0, shift.dtype):
             return None
         condition, largest, _ = shift.src
@@ -327,7 +330,7 @@ class _Running:
         return self.kernel.computes[name].monoid is not None
 
     def _is_running(self, e: Expr) -> bool:
-        """Whether a value depends on what is only known in the end."""
+        """True if a value depends on a value that is only known after the loop."""
         return any(
             self._is_known_in_the_end(r.arg) or self._is_scaled(r.arg) for r in self._found(e)
         )
@@ -337,16 +340,16 @@ class _Running:
         return bool(parts.factors) or parts.growth is not None
 
     def _found(self, e: Expr) -> list[Expr]:
-        """The reads of what runs along the loop."""
+        """The reads of values that run along the loop."""
         return [r for r in reads([e]) if r.arg in self.parts]
 
     def _is_total(self, e: Expr) -> bool:
-        """Whether a value depends on what is known in the end, and on no part."""
+        """True if a value depends on values that are known after the loop, and on no part."""
         found = self._found(e)
         return bool(found) and all(self._is_known_in_the_end(r.arg) for r in found)
 
     def _total(self, e: Expr) -> Expr:
-        """What is known in the end, by what has run along the loop."""
+        """A value that is known after the loop, in terms of the running values."""
         return e.substitute({r: self._whole(r) for r in self._found(e)})
 
     def _whole(self, r: Expr) -> Expr:
@@ -360,14 +363,14 @@ class _Running:
         )
 
     def _is_tail(self, condition: Expr) -> bool:
-        """Whether a condition only leaves out the end of the loop: never all terms of a sum."""
+        """True if a condition only leaves out the end of the loop: never all terms of a sum."""
         first = {r: const(0) for r in condition.ranges}
         return condition.substitute(first) is TRUE and self.kept.isdisjoint(condition.ranges)
 
     # -- what is kept ------------------------------------------------------------------------------
 
     def _operand(self) -> tuple[Compute, Expr] | None:
-        """What is kept for the sum alone, and how the sum reads it."""
+        """The value that is kept for the sum alone, and the read of it; None if there is none."""
         (c,) = self.kernel.by_name[self.last.name].computes
         found = [e for e in reads([c.value]) if e.arg in self.parts]
         if len(found) != 1 or self._is_known_in_the_end(found[0].arg):
@@ -377,7 +380,7 @@ class _Running:
         return (self.kernel.computes[e.arg], e) if len(readers) == 1 else None
 
     def _mask_what_is_kept(self) -> None:
-        """Where the end of a loop is left out of a product, what is kept is 0 there instead."""
+        """Keep 0 instead of masking a product, where the end of a loop is left out."""
         last = self.kernel.by_name[self.last.name]
         (c,) = last.computes
         found = self._operand()
@@ -395,7 +398,7 @@ class _Running:
         self._replace(c.name, product)
 
     def _narrow_what_is_kept(self) -> None:
-        """What is a narrow float as a wide one is kept as the narrow one."""
+        """Keep a narrow float instead of its cast to a wider one."""
         found = self._operand()
         if found is None or found[0].value.op is not ExprOp.CAST:
             return
@@ -416,7 +419,7 @@ class _Running:
     # -- afterwards --------------------------------------------------------------------------------
 
     def _read_in_the_end(self) -> Kernel:
-        """What other nests read is the whole of what has run along the loop."""
+        """Let other nests read the final values of what has run along the loop."""
         inside = {self.last.name, *(n.name for n in self.steps)}
         for nest in self.kernel.nests:
             inside |= {nest.name} if nest.at is not None and nest.at[0] in inside else set()

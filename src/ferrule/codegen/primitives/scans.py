@@ -1,9 +1,10 @@
-"""Running totals: a reduce over everything up to an element, as one that runs along these.
+"""Primitives for running totals: a reduce over everything up to an element, as one that runs along
+the elements.
 
 The total of a window that ends with each element, and is as long as the axis, takes n * n / 2
-operations as it stands. Each total is that of the element before and one more: n operations. In
-lanes it is log2(lanes) steps for a vector, in each of which a lane adds what the lane 1, 2, 4, ...
-before it has so far; then all lanes add the total of the vectors before.
+operations as it stands. As each total is that of the element before and one more, n operations are
+enough. In lanes a vector takes log2(lanes) steps, in each of which a lane adds the total of the
+lane 1, 2, 4, ... before it. Then all lanes add the total of the vectors before.
 """
 
 from __future__ import annotations
@@ -19,11 +20,11 @@ from ferrule.expr import Expr, ExprOp, as_int, both, const, range_, sint, toposo
 
 
 def scan(kernel: Kernel, nest_name: str, name: str) -> Kernel:
-    """A reduce over all that is before an iteration of a loop, and that itself, runs along it.
+    """Let a reduce over all elements up to an iteration of a loop run along that loop.
 
     `for i in n: for k in n: s sum= x[i + k - n + 1] if i + k >= n - 1; b[i] = s` -> `for i in n: s
-    sum= x[i] along i; b[i] = s`. The reduce hangs right inside of that loop. Where it starts again
-    after every n iterations of a longer loop, this is split by n. Re-associates.
+    sum= x[i] along i; b[i] = s`. The reduce hangs right inside of that loop. If it starts again
+    after every n iterations of a longer loop, this loop is split by n. Re-associates.
     """
     nest = nest_of(kernel, nest_name)
     root = nest_of(kernel, nest.at[0]) if nest.at is not None else nest
@@ -46,9 +47,11 @@ def scan(kernel: Kernel, nest_name: str, name: str) -> Kernel:
 
 
 def scanned(nest: Nest, r: Expr) -> sint | None:
-    """How many iterations of a loop a reduce in it combines up to each; None if it is not so.
+    """The number of iterations of a loop up to each of which a reduce combines; None if it is no
+    such reduce.
 
-    That is the loop's size, which may be symbolic, or a part of it that it is done in.
+    It is the loop's size, which may be symbolic, or that of the parts in which the reduce starts
+    again.
     """
     if len(nest.computes) != 1 or len(nest.loops) != 1 or nest.loops[0].kind is not Kind.SERIAL:
         return None
@@ -63,7 +66,7 @@ def scanned(nest: Nest, r: Expr) -> sint | None:
     parts, inside = range_("parts", -(-r.size // length)), range_("inside", length)
     place = inside if whole or r.size.arg <= length else parts * length + inside
     value = c.value.substitute({r: place})
-    # k is that of the term that is `other` elements into this part, or before it
+    # k is that of the term that is `other` elements into this part, or `before` it
     other, before = range_("other", length), range_("before", k.size - 1)
     term = value.substitute({k: other - inside + (k.size - 1)})
     own = value.substitute({k: k.size - 1}).substitute({inside: other})
@@ -73,7 +76,8 @@ def scanned(nest: Nest, r: Expr) -> sint | None:
 
 
 def prefix(kernel: Kernel, nest_name: str, lanes: int) -> Kernel:
-    """What runs along a loop does so by vectors: the loop is split, and its inner part is lanes.
+    """Let a reduce that runs along a loop do so by vectors: the loop is split, its inner part is
+    lanes.
 
     `for i: s sum= x[i] along i; b[i] = s` -> `for i.o: for i.i in lanes: s[i.i] sum= x[i.o * lanes
     + i.i] along i.o by lanes; for i.i in lanes: b[…] = s[i.i]`. Re-associates.
@@ -95,14 +99,14 @@ def prefix(kernel: Kernel, nest_name: str, lanes: int) -> Kernel:
     kernel = split(kernel, root, name, lanes, "peel")
     by_lanes = nest_of(kernel, root).loops[depth].range
     kernel = vectorize(kernel, root, by_lanes.name)
-    # What is the same for all elements has as many terms as lanes all the same.
+    # A term that is the same for all elements is still added once for each lane.
     kernel = compute_at(kernel, nest_name, depth, always=by_lanes)
     kernel = _peeled_alike(kernel, root, depth - 1, nest_of(kernel, nest_name))
     return _running(kernel, nest_name, nest_of(kernel, root).loops[depth - 1].range)
 
 
 def _peeled_alike(kernel: Kernel, root_name: str, depth: int, nest: Nest) -> Kernel:
-    """What a loop is peeled by holds for the lanes of a nest in it as for its own."""
+    """Let the peel condition of a loop hold for the lanes of a nest in it as for its own."""
     root = nest_of(kernel, root_name)
     outer, inner = root.loops[depth : depth + 2]
     if outer.peel is None:
