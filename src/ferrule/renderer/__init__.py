@@ -1,1 +1,1 @@
-"""From programs to the text that a compiler takes."""
+"""Renderers: from programs to the text that a compiler takes."""

@@ -1,4 +1,4 @@
-"""What every renderer is: a program in, the text for one compiler out."""
+"""The interface of every renderer: a program in, the text for one compiler out."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Arithmetic, casts and bitcasts as C expressions.
 
-An operand is a name, a literal, a call, or in parentheses; so is no result. Nothing relies on
-signed overflow, which C leaves undefined: it is computed in unsigned integers.
+An operand is a name, a literal, a call, or a text in parentheses; a result may be any expression.
+Nothing relies on signed overflow, which C leaves undefined: it is computed in unsigned integers.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ def atom(text: str) -> str:
 
 
 def bare(text: str) -> str:
-    """An operand where no parentheses are needed around it."""
+    """An operand without its outer parentheses, for a place that does not need them."""
     return text[1:-1] if text.startswith("(") and _is_enclosed(text) else text
 
 
 def _is_enclosed(text: str) -> bool:
-    """Whether a text is one pair of parentheses, with a function's name before them or none."""
+    """True if a text is one pair of parentheses, perhaps after a function's name."""
     start = re.match(r"\w*\(", text)
     if start is None or not text.endswith(")"):
         return False
@@ -49,15 +49,15 @@ def _is_enclosed(text: str) -> bool:
 @final
 @dataclass(frozen=True)
 class Arithmetic:
-    """What an operation computes in: `kind` is the C type, which may be narrower than `dtype`."""
+    """The types of an operation: `kind` is the C type, which may be narrower than `dtype`."""
 
     prelude: Prelude
     dtype: DType
     kind: str
     is_exact: bool
-    """Whether the result, an integer, is known not to overflow."""
+    """True if the result, an integer, is known not to overflow."""
     not_negative: bool
-    """Whether the first operand, an integer, is known to be at least 0."""
+    """True if the first operand, an integer, is known to be at least 0."""
 
     @property
     def is_bool(self) -> bool:
@@ -75,11 +75,11 @@ class Arithmetic:
 
     @property
     def is_plain(self) -> bool:
-        """Whether C computes integers as they are meant: without overflow, or unsigned."""
+        """True if C computes these integers as they are meant: without overflow, or unsigned."""
         return self.kind in ("u32", "u64") or (self.is_exact and self.kind in ("i32", "i64"))
 
     def wrapping(self, template: str, *operands: str) -> str:
-        """An operation on integers; `{0}`, `{1}`, ... stand for the operands."""
+        """An operation on integers; `{0}`, `{1}`, ... are the places of the operands."""
         if self.is_plain:
             return template.format(*operands)
         width = max(int(self.kind[1:]), 32)
@@ -88,7 +88,7 @@ class Arithmetic:
 
 
 def _term(text: str) -> str:
-    """A product needs no parentheses in a sum."""
+    """A text as a term of a sum: a product needs no parentheses."""
     return text[1:-1] if _PRODUCT.fullmatch(text) else text
 
 
@@ -96,7 +96,7 @@ def _add(t: Arithmetic, a: str, b: str) -> str:
     if t.is_bool:
         return f"{a} | {b}"
     if t.is_real or t.is_plain:
-        # Sums are taken from the left, as C does.
+        # Sums associate from the left, as in C.
         return f"{bare(a) if _SUM.fullmatch(a) else _term(a)} + {_term(b)}"
     return t.wrapping("{0} + {1}", a, b)
 
@@ -244,7 +244,7 @@ def alu(op: ExprOp, t: Arithmetic, operands: Sequence[str]) -> str:
 
 
 def _to_bool(source: DType, x: str) -> str:
-    if source in STORAGE_ONLY:  # the bits; both zeros have none but the sign
+    if source in STORAGE_ONLY:  # bits: both zeros have none but the sign
         return f"({x} & {(1 << (source.bits - 1)) - 1:#x}) != 0"
     return f"{x} != 0"
 
@@ -260,7 +260,7 @@ def _to_narrow(prelude: Prelude, source: DType, target: DType, x: str) -> str:
 
 
 def _to_integer(kind: str, x: str) -> str:
-    """From a float: through a wider signed integer, so that small negative ones wrap."""
+    """A float as an integer, by way of a wider signed one, so that small negatives wrap."""
     if kind == "u64":
         return f"({x} < 0 ? (u64)(i64){x} : (u64){x})"
     wide = {"u32": "i64", "i64": "i64"}.get(kind, "i32")
@@ -304,7 +304,7 @@ def _from_bits(prelude: Prelude, dtype: DType, x: str) -> str:
 
 
 def bitcast(prelude: Prelude, source: DType, target: DType, lanes: Sequence[str]) -> list[str]:
-    """The same bits as lanes of another dtype, in other lanes where the widths differ."""
+    """The same bits as lanes of another dtype; if the widths differ, in another number of lanes."""
     if source is target:
         return list(lanes)
     bits = [atom(_to_bits(prelude, source, x)) for x in lanes]

@@ -1,8 +1,9 @@
-"""What the threads of a block do together, in C: values combined (`UOps.ACROSS`), matrices, and
-copies to shared memory that go on beside the threads.
+"""The cooperation of a block's threads in C: combined values (`UOps.ACROSS`), matrices, and
+asynchronous copies to shared memory.
 
-The order is that of HREDUCE: the lower half of a group of threads with the upper, and so on. The
-threads of a warp exchange their values directly where the language can; others do through memory.
+The order of combining is that of HREDUCE: the lower half of a group of threads with the upper, and
+so on. The threads of a warp exchange their values directly if the language can do that; others use
+memory.
 """
 
 from __future__ import annotations
@@ -22,16 +23,18 @@ from ferrule.renderer.cdialect import memory_type, type_of
 from ferrule.renderer.cprelude import Helper, Prelude, bits_of, of_bits
 
 _COMMUTES: Final = frozenset({ExprOp.ADD, ExprOp.MUL, ExprOp.AND, ExprOp.OR, ExprOp.XOR})
-_SHIM: Final = "defined(FERRULE_SHIM)"  # of the tests: functions with these names are there
+_SHIM: Final = "defined(FERRULE_SHIM)"  # in the tests, which define functions with these names
 _WARP_GROUPS_IF: Final = f"!{_SHIM} && defined(__CUDA_ARCH_FEAT_SM90_ALL)"
-# What a warp can exchange; narrower values go as integers.
+# The types that a warp can exchange; narrower values go as integers.
 _EXCHANGED: Final = frozenset({"i32", "u32", "i64", "u64", "float", "double"})
 
 
 @final
 @dataclass(frozen=True)
 class Group:
-    """`count` of the `threads` of a block, `step` apart, of which `warp` neighbours run in step."""
+    """A group of `count` of the `threads` of a block, `step` apart; `warp` neighbours run
+    in step.
+    """
 
     count: int
     step: int
@@ -40,13 +43,13 @@ class Group:
 
     @property
     def span(self) -> int:
-        """How many neighbours the group is a part of."""
+        """The number of adjacent threads that contain the group."""
         return self.count * self.step
 
     @property
     def in_step(self) -> int:
-        """How many neighbours exchange their values directly."""
-        # A last warp that is not full would need a mask of its own.
+        """The number of adjacent threads that exchange their values directly."""
+        # An incomplete last warp would need a mask of its own.
         full = self.threads < self.warp or self.threads % self.warp == 0
         return min(self.span, self.warp) if full else 1
 
@@ -60,8 +63,9 @@ class Group:
 
 
 def together(dtype: DType, lanes: int, group: Group) -> int:
-    """How many lanes threads combine in one go: those that one access moves, where it is barriers
-    that take the time.
+    """The number of lanes that threads combine in one go.
+
+    If barriers take the time, it is the lanes of one access.
     """
     if not group.needs_memory:
         return 1
@@ -70,10 +74,10 @@ def together(dtype: DType, lanes: int, group: Group) -> int:
 
 
 def across(prelude: Prelude, u: UOp, group: Group, lanes: int) -> Helper:
-    """The function that combines what each thread has: `(x, thread)` or `(x, thread, scratch)`,
-    with so many lanes of x. Of several it returns a struct.
+    """The function that combines the threads' values: `(x, thread)` or `(x, thread, scratch)`.
 
-    `scratch` has an element for each thread of the block; it can be used again afterwards.
+    It takes `lanes` lanes of x; of several it returns a struct. `scratch` has an element for each
+    thread of the block, and can be used again afterwards.
     """
     assert u.dtype is not None
     kind, kept = type_of(u.dtype), memory_type(u.dtype)
@@ -99,7 +103,7 @@ def across(prelude: Prelude, u: UOp, group: Group, lanes: int) -> Helper:
 
 
 def _by_memory(prelude: Prelude, u: UOp, group: Group, names: Sequence[str]) -> list[str]:
-    """The halves that are further apart than a warp."""
+    """Combine the halves that are further apart than a warp."""
     assert u.dtype is not None
     arithmetic = Arithmetic(prelude, u.dtype, type_of(u.dtype), is_exact=False, not_negative=False)
     barrier = prelude.dialect.barrier
@@ -122,7 +126,9 @@ def _by_memory(prelude: Prelude, u: UOp, group: Group, names: Sequence[str]) -> 
 
 
 def _exchanged(prelude: Prelude, u: UOp, group: Group, distance: int, name: str) -> list[str]:
-    """One step inside a warp: both threads of a pair combine the same values in the same order."""
+    """Emit one step inside a warp: both threads of a pair combine the same values in the same
+    order.
+    """
     assert u.dtype is not None
     kind = type_of(u.dtype)
     x = name if kind in _EXCHANGED else f"(i32){name}"
@@ -138,8 +144,8 @@ def _exchanged(prelude: Prelude, u: UOp, group: Group, distance: int, name: str)
     return [*lines, f"{name} = thread & {distance} ? {swapped} : {straight};"]
 
 
-# The threads of a warp give each other what they hold: an element of the result takes a row of the
-# left matrix from four threads and a column of the right one from four others.
+# The threads of a warp exchange the elements that they hold: an element of the result takes a row
+# of the left matrix from four threads and a column of the right one from four others.
 _MMA_BY_EXCHANGE: Final = """const i32 row = thread & 28, column = (thread & 3) * 8;
 for (i32 term = 0; term < 16; term++) {{
   const i32 pair = term % 8 / 2, side = term / 8, odd = term % 2;
@@ -151,7 +157,7 @@ for (i32 term = 0; term < 16; term++) {{
     }}
   }}
 }}"""
-# The same of elements of 32 bits, of which the instruction takes the upper 19.
+# The same for elements of 32 bits, of which the instruction takes the upper 19.
 _MMA_TF32_BY_EXCHANGE: Final = """const i32 row = thread & 28, column = (thread & 3) * 8;
 for (i32 term = 0; term < 8; term++) {
   const i32 place = term % 4, side = term / 4;
@@ -210,8 +216,8 @@ def mma(prelude: Prelude, source: DType) -> Helper:
     return Helper(f"mma_{kind}", result, head, "\n".join(body), needs)
 
 
-# Each thread takes its rows and columns from memory, where pieces of 16 bytes have changed places;
-# what the threads of a row hold of it they give each other.
+# Each thread reads its rows and columns from swizzled memory, in pieces of 16 bytes. Elements that
+# the threads of a row hold are exchanged among these.
 _WGMMA_BY_THREADS: Final = """const i32 lane = thread % 32, first = {first};
 for (i32 term = 0; term < 16; term++) {{
   for (i32 e = 0; e < {results}; e++) {{
@@ -229,15 +235,15 @@ _PLACE_OF_GROUPS: Final = "{row} / 64 * {distance} + term * 64 + {row} % 64"
 
 
 def _place_in_lines(row: str, distance: int) -> str:
-    """How far an element is from an operand's first one, before pieces change places."""
+    """The distance of an element from an operand's first one, before swizzling."""
     if not distance:
         return f"{row} * 64 + term"
     return _PLACE_OF_GROUPS.format(row=row, distance=distance)
 
 
 def _descriptor(name: str, place: str, distance: int) -> str:
-    """What tells an instruction where an operand is, and how it lies there: in lines of 128 bytes,
-    of which eight are a group.
+    """The descriptor of an operand in shared memory: its address, and its layout in lines of 128
+    bytes, eight to a group.
 
     https://docs.nvidia.com/cuda/parallel-thread-execution/, "Asynchronous warpgroup level matrix
     instructions", has the bits.
@@ -248,9 +254,11 @@ def _descriptor(name: str, place: str, distance: int) -> str:
 
 
 def wgmma(prelude: Prelude, source: DType, results: int, layouts: tuple[int | None, int]) -> Helper:
-    """The function by which four warps multiply what is in shared memory: `(thread, a, at, b,
-    beside, elements of c)`, with the places of the first elements in the arrays a and b. Where
-    threads hold the left operand: `(thread, elements of a, b, beside, elements of c)`.
+    """The function by which four warps multiply from shared memory.
+
+    Its parameters are `(thread, a, at, b, beside, elements of c)`, with the places of the first
+    elements in the arrays a and b. If threads hold the left operand, they are `(thread, elements of
+    a, b, beside, elements of c)`.
     """
     kind = {dtypes.float16: "f16", dtypes.bfloat16: "bf16"}[source]
     result, (above, distance) = prelude.vector("float", results), layouts
@@ -311,8 +319,9 @@ _OF_WARP_GROUPS: Final = {
 
 
 def of_warp_groups(u: UOp) -> Helper:
-    """The function that orders products by warp groups: by what is computed, each thread by itself,
-    there is nothing to wait for.
+    """The function that orders products by warp groups.
+
+    Without the instruction each thread computes by itself, and there is nothing to wait for.
     """
     name, instruction = (text.format(u.arg) for text in _OF_WARP_GROUPS[u.op])
     body = [f"#if {_WARP_GROUPS_IF}", f'asm volatile("{instruction}" ::: "memory");']
@@ -323,7 +332,7 @@ _MATRICES_INSTRUCTION: Final = """asm volatile("ldmatrix.sync.aligned.m8n8.x4{tr
     "{{%0, %1, %2, %3}}, [%4];"
     : "=r"(out.lane[0]), "=r"(out.lane[1]), "=r"(out.lane[2]), "=r"(out.lane[3])
     : "r"((u32)__cvta_generic_to_shared(row)) : "memory");"""
-# Each thread tells the others where its row is.
+# Each thread tells the others the place of its row.
 _MATRICES_BY_EXCHANGE: Final = """const i32 lane = thread % 32;
 for (i32 matrix = 0; matrix < 4; matrix++) {{
   u32 pair = 0;
@@ -337,9 +346,11 @@ for (i32 matrix = 0; matrix < 4; matrix++) {{
 
 
 def matrices(prelude: Prelude, turned: bool) -> Helper:
-    """The function that loads four 8 x 8 matrices of 16 bits, two elements to a u32 of each:
-    `(thread, row)`, with the place of the row that the thread gives. Or matrices of 8 x 4 elements
-    of 32 bits."""
+    """The function that loads four 8 x 8 matrices of 16 bits, two elements of each in a u32.
+
+    Its parameters are `(thread, row)`, with the place of the row that the thread gives. The
+    matrices may also have 8 x 4 elements of 32 bits.
+    """
     result = prelude.vector("u32", 4)
     row, column = ("far", "near") if turned else ("near", "far")
     body = [
@@ -356,9 +367,9 @@ def matrices(prelude: Prelude, turned: bool) -> Helper:
 
 
 def copy_ahead(prelude: Prelude, dtype: DType, lanes: int) -> Helper:
-    """The function that begins to copy neighbours to shared memory: `(to, source, valid)`.
+    """The function that begins to copy adjacent elements to shared memory: `(to, source, valid)`.
 
-    Where there is no instruction for it, they are there when it is done.
+    Without an instruction for it, the copy is complete when it returns.
     """
     dialect, kind, size = prelude.dialect, memory_type(dtype), lanes * dtype.itemsize
     name = f"copy_{kind}_x{lanes}"

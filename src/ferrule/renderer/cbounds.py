@@ -1,8 +1,7 @@
-"""The least and the greatest value that the integers of a program can have.
+"""The least and the greatest value that each integer of a program can have.
 
-Where a result cannot overflow, plain signed arithmetic does, which C leaves undefined otherwise;
-where a dividend is not negative, `/` is the division that floors; and a 64-bit index that is small
-needs 32 bits only.
+An operation that cannot overflow may use signed arithmetic, whose overflow C leaves undefined. If a
+dividend is not negative, `/` is the division that floors. A small 64-bit index needs 32 bits only.
 """
 
 from __future__ import annotations
@@ -52,7 +51,7 @@ def _union(a: Bounds, b: Bounds) -> Bounds:
 
 
 def _fused(a: Bounds, b: Bounds, c: Bounds) -> Bounds:
-    """The product counts too: it must not overflow on the way."""
+    """The bounds of a multiply-add; the product counts too, as it must not overflow on the way."""
     product = _product(a, b)
     return _union(product, _sum(product, c))
 

@@ -1,7 +1,7 @@
-"""What C, CUDA C and OpenCL C call things: one record for each, and the types and constants.
+"""The names of things in C, CUDA C and OpenCL C: one record for each, and the types and constants.
 
 The text of a kernel is nearly the same in all of them, since each file begins with the same names
-for the integer types. How a dtype is held in a variable and in memory:
+for the integer types. A dtype in a variable and in memory:
 
 | dtype | variable | memory |
 |---|---|---|
@@ -28,51 +28,53 @@ from ferrule.renderer.base import STORAGE_ONLY, storage_bits
 @final
 @dataclass(frozen=True)
 class Dialect:
-    """A language of the C family. Qualifiers end with a space where there are any."""
+    """A language of the C family. Qualifiers end with a space unless they are empty."""
 
     name: str
     header: str
-    """What each file begins with."""
+    """The beginning of each file."""
     flags: tuple[str, ...]
-    """What the compiler must be told, so that the numbers are the interpreter's."""
+    """The compiler's flags, so that the numbers are the interpreter's."""
     function: str
-    """Before a helper function."""
+    """The qualifiers of a helper function."""
     aligned: str
     """The alignment of a variable or a struct, `{bytes}`."""
     restrict: str
     float_suffix: str
-    """Of a mathematical function, where it is the one of float."""
+    """The suffix of a mathematical function on float."""
     has_blocks: bool = True
     kernel: str = ""
     launch: str = ""
-    """Limits the kernel to `{threads}` in a block."""
+    """The limit of `{threads}` in a block of the kernel."""
     block: str = ""
     """The block's number."""
     thread: str = ""
-    """Which thread of its block this is."""
+    """The number of this thread in its block."""
     barrier: str = ""
     after_waiting: str = ""
-    """After a loop or a condition in which the threads wait for each other."""
+    """The statement after a loop or a condition in which the threads wait for each other."""
     device: str = ""
-    """Before a type: in the memory of buffers."""
+    """The qualifier of a type in the memory of buffers."""
     shared: str = ""
-    """Before a type: in the memory that a block shares."""
+    """The qualifier of a type in the memory that a block shares."""
     shared_at_launch: str = ""
-    """Declares `shared`, the bytes that a launch asks for."""
+    """The declaration of `shared`, the bytes that a launch asks for."""
     to_shared: str = ""
-    """Before the type that a pointer to shared memory points to."""
+    """The qualifier of the type that a pointer to shared memory points to."""
     exchange: str = ""
     """The value `{x}` of the thread whose number differs by `{distance}`, in `{mask}` of a warp."""
     copy: str = ""
-    """Begins to copy `{bytes}` bytes to `to` from `source`, or zeros unless `valid`."""
+    """The statement that begins to copy `{bytes}` bytes to `to` from `source`, or zeros unless
+    `valid`.
+    """
     commit: str = ""
-    """The copies begun since the last such statement are a group."""
+    """The statement that makes the copies begun since the last such statement a group."""
     wait: str = ""
-    """Waits for the copies of all groups but the newest `{groups}`."""
+    """The statement that waits for the copies of all groups but the newest `{groups}`."""
     instructions: Mapping[str, str] = field(default_factory=dict)
-    """The statements of helper functions that one instruction does; see `cprelude.py`."""
+    """The statements of helper functions that are one instruction; see `cprelude.py`."""
     instructions_if: str = ""
-    """The condition for the compiler to know these."""
+    """The condition under which the compiler knows these."""
 
 
 CORRECT_ROUNDING: Final = "-cl-fp32-correctly-rounded-divide-sqrt"
@@ -100,12 +102,12 @@ C: Final = Dialect(
 
 
 def _two(pair: str) -> str:
-    """Rounds two numbers, the first to the lower half."""
+    """Round two numbers, the first to the lower half."""
     return f'u32 z;\nasm("cvt.rn.{pair}.f32 %0, %1, %2;" : "=r"(z) : "f"(y), "f"(x));\nreturn z;'
 
 
 def _one_of_two(pair: str) -> str:
-    """Rounds by the instruction for two numbers: GPUs do four of these in the time of one other."""
+    """Round by the instruction for two numbers: GPUs do four of these in the time of one other."""
     rounded = f'asm("cvt.rn.{pair}.f32 %0, %1, %2;" : "=r"(y) : "f"(0.0f), "f"(x));'
     return f"u32 y;\n{rounded}\nreturn (u16)y;"
 
@@ -176,8 +178,8 @@ typedef ulong u64;""",
     block="(i32)get_group_id(0)",
     thread="(i32)get_local_id(0)",
     barrier=_OPENCL_BARRIER,
-    # PoCL 3.1 mixes up the values of variables where other code comes next: in another such loop
-    # they are wrong, and a store behind it has its mask lost.
+    # PoCL 3.1 mixes up the values of variables if other code follows: in another such loop they are
+    # wrong, and a later store loses its mask.
     after_waiting=_OPENCL_BARRIER,
     device="__global ",
     shared="__local ",
@@ -226,7 +228,7 @@ def literal(dtype: DType, value: float) -> str:
 
 
 def is_special(dtype: DType, value: float) -> bool:
-    """Whether a constant is an infinity or NaN of a dtype with arithmetic."""
+    """True if a constant is an infinity or NaN of a dtype with arithmetic."""
     return dtypes.is_float(dtype) and dtype not in STORAGE_ONLY and not math.isfinite(value)
 
 
@@ -262,7 +264,7 @@ def _real_literal(dtype: DType, value: float) -> str:
 
 
 def _packed(code: str, value: float) -> bytes | None:
-    """The bits of a number; None where a decimal close to the largest is already too large."""
+    """The bits of a number; None if a decimal close to the largest is already too large."""
     try:
         return struct.pack(code, value)
     except OverflowError:

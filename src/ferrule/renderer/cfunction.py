@@ -1,7 +1,7 @@
 """The body of a function in C, UOp by UOp.
 
 A value of several lanes is a variable for each lane, so that shuffles and the like are only other
-names. Neighbours in memory are moved together where the index is known to be aligned, unless
+names. Adjacent elements are moved together if the index is known to be aligned, unless
 FERRULE_UNALIGNED is defined.
 """
 
@@ -44,7 +44,7 @@ from ferrule.renderer.cinline import Uses
 from ferrule.renderer.cprelude import Prelude
 from ferrule.target import Target
 
-_VECTOR_BYTES: Final = 16
+_VECTOR_BYTES: Final = 16  # bytes of the widest access of a thread
 _CAN_OVERFLOW: Final = frozenset({ExprOp.ADD, ExprOp.SUB, ExprOp.MUL, ExprOp.MULACC, ExprOp.NEG})
 
 
@@ -54,7 +54,7 @@ def _dtype(u: UOp) -> DType:
 
 
 def pieces(lanes: int, itemsize: int, multiple: int) -> list[tuple[int, int]]:
-    """How to move `lanes` elements from an index that is a multiple of `multiple`.
+    """The accesses that move `lanes` elements from an index that is a multiple of `multiple`.
 
     Gives (first lane, number of lanes) of accesses of at most 16 bytes, each aligned to its size.
 
@@ -93,7 +93,7 @@ class Function:
         self.shared_bytes = 0
         self.scratch_bytes = 0
         self.asks = bool(shared_to_ask_for(uops, target)) and bool(dialect.shared_at_launch)
-        """Whether its arrays in shared memory are in what a launch asks for."""
+        """True if its arrays in shared memory are in the bytes that a launch asks for."""
         self.shared_alignment = shared_alignment(uops)
         self.count = 0
 
@@ -177,16 +177,16 @@ class Function:
             case UOps.WGMMA_FENCE | UOps.WGMMA_COMMIT | UOps.WGMMA_WAIT | UOps.PROXY_FENCE:
                 self.emit(f"{self.prelude.call(of_warp_groups(u))};")
             case UOps.COMMIT | UOps.WAIT:
-                self.blocks_only(u, "")  # what is copied is there at once
+                self.blocks_only(u, "")  # copies are complete at once
             case UOps.PARAM | UOps.VALUE:
                 pass  # named by the function's head
             case UOps.PREFETCH:
-                pass  # changes nothing but the time, and standard C has no word for it
+                pass  # it changes nothing but the time, and standard C has no such statement
             case _:
                 self.value(u)
 
     def value(self, u: UOp) -> None:
-        """A UOp that computes."""
+        """Render a UOp that has a value."""
         match u.op:
             case UOps.START | UOps.STOP | UOps.THREAD:
                 self.place(u)
@@ -256,7 +256,7 @@ class Function:
             self.define(u, values)
 
     def is_same(self, u: UOp, x: UOp) -> bool:
-        """Whether a cast of an integer needs no text: as wide a variable, or a literal."""
+        """True if a cast of an integer needs no text: a variable of the same type, or a literal."""
         source, target = _dtype(x), _dtype(u)
         if dtypes.is_float(source) or dtypes.is_float(target) or x in self.uses.inlined:
             return False
@@ -274,7 +274,7 @@ class Function:
         return [cast(self.prelude, source, target, kind, lane) for lane in self.lanes[x]]
 
     def is_by_pairs(self, u: UOp) -> bool:
-        """Whether an instruction rounds two neighbours at once."""
+        """True if an instruction rounds two adjacent lanes at once."""
         source, target = _dtype(u.src[0]), _dtype(u)
         if source is not dtypes.float32 or target not in cprelude.PAIRED or u.lanes % 2:
             return False
@@ -293,7 +293,7 @@ class Function:
         t = self.arithmetic(u, operands)
         texts = [self.lanes[s] for s in u.src]
         if t.kind == "i64" and t.is_exact and all(self.kind(s) == "i32" for s in operands):
-            # Else C would compute in 32 bits what needs more.
+            # C would compute in 32 bits otherwise.
             texts[0] = [f"(i64){lane}" for lane in texts[0]]
         return [alu(u.arg, t, lane) for lane in zip(*texts, strict=True)]
 
@@ -354,7 +354,7 @@ class Function:
             self.lanes[u] += [f"{name}.lane[{lane}]" for lane in range(lanes)]
 
     def of_warps(self, u: UOp) -> None:
-        """Refuse what warps do where there are none that can."""
+        """Raise an error if there are no warps for an operation by warps."""
         if not self.dialect.exchange or self.target.warp != WARP or self.threads % WARP:
             raise RenderError(
                 f"{u.op.name}: {self.dialect.name} with warps of {self.target.warp} and blocks of "
@@ -362,7 +362,7 @@ class Function:
             )
 
     def multiply(self, u: UOp) -> None:
-        """The parts of a product of matrices that a thread has."""
+        """Emit a warp's product of matrices; the value is this thread's part of it."""
         self.of_warps(u)
         helper = mma(self.prelude, _dtype(u.src[0]))
         operands = [lane for s in u.src for lane in self.lanes[s]]
@@ -372,7 +372,7 @@ class Function:
         self.lanes[u] = [f"{name}.lane[{lane}]" for lane in range(u.lanes)]
 
     def multiply_together(self, u: UOp) -> None:
-        """The parts of a product of matrices by four warps that a thread has."""
+        """Emit a product of matrices by four warps; the value is this thread's part of it."""
         self.of_warps(u)
         *left, right, beside, before = u.src
         helper = wgmma(self.prelude, _dtype(right), u.lanes, u.arg)
@@ -384,11 +384,13 @@ class Function:
         self.lanes[u] = [f"{name}.lane[{lane}]" for lane in range(u.lanes)]
 
     def place_of(self, pointer: UOp, index: UOp) -> list[str]:
-        """An array, and a place in it."""
+        """An array, and an index in it."""
         return [self.pointers[pointer], self.scalar(index)]
 
     def matrices(self, u: UOp) -> None:
-        """The parts of four matrices that a thread gets, for the place of a row that it gives."""
+        """Emit a load of four matrices; this thread gives the place of a row, and gets parts of all
+        four.
+        """
         self.of_warps(u)
         (row,) = self.elements(u.src[0], u.src[1], 1)
         name = f"t{self.number()}"
@@ -402,7 +404,7 @@ class Function:
     # -- memory ------------------------------------------------------------------------------------
 
     def array(self, u: UOp) -> None:
-        """Scratch, declared at the top of the function."""
+        """Declare scratch memory at the top of the function."""
         name, size = u.arg
         dtype = _dtype(u)
         self.pointers[u] = f"{re.sub('[^A-Za-z0-9_]', '_', name)}_{self.number()}"
@@ -414,7 +416,7 @@ class Function:
             self.top.append(self.dialect.aligned.format(bytes=_VECTOR_BYTES) + text)
 
     def share(self, u: UOp, declaration: str) -> None:
-        """An array in the memory of the block."""
+        """Declare an array in the memory of the block."""
         size = u.arg[1] * _dtype(u).itemsize
         if not self.asks:
             self.shared(declaration, size)
@@ -428,7 +430,7 @@ class Function:
         self.top.append(f"{kind} *const {self.pointers[u]} = ({kind} *)(shared + {first});")
 
     def shared(self, declaration: str, size: int) -> None:
-        """An array of a fixed size in the memory of the block."""
+        """Declare an array of a fixed size in the memory of the block."""
         self.count_shared(declaration, size)
         aligned = self.dialect.aligned.format(bytes=self.shared_alignment)
         self.top.append(self.dialect.shared + aligned + declaration)
@@ -442,7 +444,7 @@ class Function:
             )
 
     def space(self, pointer: UOp) -> str:
-        """Before the type that a pointer points to."""
+        """The qualifier of the type that a pointer points to."""
         spaces = {UOps.PARAM: self.dialect.device, UOps.SHARED: self.dialect.to_shared}
         return spaces.get(pointer.op, "")
 
@@ -461,7 +463,7 @@ class Function:
         return [f"{self.pointers[pointer]}[{bare(text)}]" for text in texts]
 
     def masks(self, u: UOp, position: int) -> list[str] | None:
-        """The mask of each lane; None where all are on."""
+        """The mask of each lane; None if all are on."""
         masks = self.lanes[u.src[position]] if len(u.src) > position else None
         return None if masks is not None and set(masks) == {"true"} else masks
 
@@ -492,7 +494,7 @@ class Function:
         return value if mask is None else f"{mask} ? {value} : {self.constant(dtype, 0)}"
 
     def load_vector(self, u: UOp, element: str, lanes: int, mask: str | None) -> list[str]:
-        """Neighbours by one access; gives the lanes."""
+        """Load adjacent elements by one access; the lanes."""
         kind = self.prelude.vector(memory_type(_dtype(u)), lanes)
         name = f"v{self.number()}"
         place = f"*(const {self.space(u.src[0])}{kind} *)&{element}"
@@ -520,7 +522,7 @@ class Function:
             self.emit(f"{guard}{target} = {new};")
 
     def copy(self, u: UOp) -> None:
-        """Neighbours by one copy, as far as they are aligned; others one by one."""
+        """Emit copies of adjacent elements, as far as they are aligned; of others one by one."""
         self.blocks_only(u, "")
         to, to_index, source, index = u.src[:4]
         dtype, masks = _dtype(to), self.masks(u, 4)
@@ -558,12 +560,12 @@ class Function:
         self.depth += 1
 
     def is_block(self, u: UOp) -> bool:
-        """Whether a loop is over the chunks, of which a block has one."""
+        """True if a loop is over the chunks, of which a block has one."""
         return self.dialect.has_blocks and _is_over_chunks(u)
 
 
 def _plus(index: str, offset: int) -> str:
-    """An index further on."""
+    """An index `offset` places further on."""
     if index.isdecimal():
         return str(int(index) + offset)
     return f"{index} + {offset}" if offset else index
@@ -583,7 +585,7 @@ def _is_over_chunks(u: UOp) -> bool:
 def _waiting_blocks(uops: Sequence[UOp]) -> frozenset[UOp]:
     """The loops and conditions in which threads wait, if anything comes after them.
 
-    Those inside of another one do not count; the loop over chunks is no such loop.
+    The outermost ones count, and the loop over chunks does not.
     """
     found: set[UOp] = set()
     waiting: set[UOp] = set()

@@ -1,4 +1,4 @@
-"""Which values of a program a C text needs, and which of them need no variable of their own."""
+"""The values of a program that a C text needs, and those that need no variable of their own."""
 
 from __future__ import annotations
 
@@ -32,20 +32,20 @@ _EFFECTS: Final = frozenset(
 )
 _PURE: Final = frozenset({UOps.ALU, UOps.CAST})
 _TAKE_EXPRESSIONS: Final = _PURE | {UOps.LOAD, UOps.STORE, UOps.SET, UOps.IF}
-# These only rename the lanes of their operands.
+# UOps that only rename the lanes of their operands.
 _RENAME: Final = frozenset({UOps.SPLAT, UOps.EXTRACT, UOps.SHUFFLE})
 # A cast that changes nothing does so as well.
 _MAY_RENAME: Final = _RENAME | {UOps.CAST}
-_LONGEST: Final = 4
+_MAX_OPERATIONS: Final = 4  # operations of an inlined expression; not measured
 
 
 @final
 class Uses:
-    """What becomes of the values of a program.
+    """The form of each value of a program in a C text.
 
-    `live`: what a store, a loop, a condition or another thread depends on. `inlined`: values used
-    once, beside where they are computed. `renamed`: values of registers that are used before the
-    register changes, so that it can be read in their place.
+    `live`: values that a store, a loop, a condition or another thread depends on. `inlined`: values
+    used once, near the place where they are computed. `renamed`: register values that are used
+    before the register changes, so that the register can be read instead.
     """
 
     def __init__(self, uops: Sequence[UOp]) -> None:
@@ -69,17 +69,17 @@ class Uses:
             if u.op not in _PURE or len(self.users[u]) != 1:
                 continue
             operations = 1 + sum(length.get(s, 0) for s in u.src)
-            if operations <= _LONGEST and self._takes(self.users[u][0], u):
+            if operations <= _MAX_OPERATIONS and self._takes(self.users[u][0], u):
                 length[u] = operations
         return set(length)
 
     def _takes(self, user: UOp, u: UOp) -> bool:
-        """Whether a user can have the expression in the place of a variable."""
+        """True if a user can contain the expression instead of a variable."""
         if user.op not in _TAKE_EXPRESSIONS or self.scope[user] is not self.scope[u]:
             return False
         values = {UOps.STORE: 2, UOps.SET: 1, UOps.IF: 0}
         value = user.src[values[user.op]] if user.op in values else user
-        # An index of many lanes stands in each of their accesses.
+        # An index of many lanes is repeated in each of their accesses.
         return value.lanes == u.lanes
 
     def _may_rename(self, u: UOp) -> bool:
@@ -92,22 +92,22 @@ class Uses:
         return all(self._stays(user, u) and self._evaluated(user) <= last for user in self.users[u])
 
     def _mixes(self, u: UOp) -> bool:
-        """Whether a lane of an expression may come from another lane."""
+        """True if a lane of an expression may come from another lane."""
         if u.op in _RENAME:
             return True
         return u in self.inlined and any(self._mixes(user) for user in self.users[u])
 
     def _stays(self, user: UOp, u: UOp) -> bool:
-        """Whether a value is used in its own scope only, also under another name.
+        """True if a value is used in its own scope only, under any name.
 
-        A loop uses its limit again and again, inside.
+        A loop evaluates its limit again and again, inside of it.
         """
         if self.scope[user] is not self.scope[u] or user.op is UOps.LOOP:
             return False
         return user.op not in _MAY_RENAME or all(self._stays(v, u) for v in self.users[user])
 
     def _evaluated(self, u: UOp) -> int:
-        """The last place at which the text of a value stands."""
+        """The last place at which the text of a value is evaluated."""
         if u.op in _MAY_RENAME or u in self.inlined:
             return max((self._evaluated(user) for user in self.users[u]), default=self.place[u])
         return self.place[u]
@@ -123,7 +123,7 @@ def _live(uops: Sequence[UOp]) -> set[UOp]:
 
 
 def _scopes(uops: Sequence[UOp]) -> dict[UOp, UOp | None]:
-    """The loop or condition that each UOp stands in."""
+    """The loop or condition that each UOp is in."""
     scope: dict[UOp, UOp | None] = {}
     stack: list[UOp | None] = [None]
     for u in uops:

@@ -1,8 +1,9 @@
-"""How many blocks of a kernel a multiprocessor is to run at once, which a compiler is told.
+"""The number of blocks of a kernel that a multiprocessor is to run at once, as a hint for the
+compiler.
 
-By itself it guesses, and may keep a thread to fewer registers than there are for it, at the price
-of spills, or of loads that wait for each other. Where shared memory has room for a few blocks only,
-or there are only a few, registers that more of them would take are of no use to anybody.
+Without the hint the compiler guesses, and may keep a thread to fewer registers than there are for
+it. That causes spills, or loads that wait for each other. If shared memory has room for a few
+blocks only, or there are only a few, further blocks could not use these registers.
 """
 
 from __future__ import annotations
@@ -15,19 +16,20 @@ from ferrule.codegen.uops import UOp, UOps
 from ferrule.target import Target
 
 _RESERVED_BYTES: Final = 1024
-"""Of shared memory, which each block has besides."""
-# A thread's registers beside those of its sums: addresses and operands, which are more where a
-# warp's matrices are among them.
-_OTHERS: Final = 64
-_OTHERS_OF_MATRICES: Final = 80
+"""Bytes of shared memory that the driver reserves for each block."""
+# Registers of a thread beside those of its sums: addresses and operands, which are more if a warp's
+# matrices are among them. Estimated from what NVRTC reports (2026-11).
+_OTHER_REGISTERS: Final = 64
+_OTHER_MATRIX_REGISTERS: Final = 80
 _OF_MATRICES: Final = frozenset({UOps.MMA, UOps.WGMMA})
 
 
 def blocks_at_once(
     uops: Sequence[UOp], threads: int, shared_bytes: int, target: Target
 ) -> int | None:
-    """As many as shared memory has room for, or as there are; None if neither is what limits them,
-    or known.
+    """The blocks that shared memory has room for, or that there are.
+
+    None if registers are the limit, or if it is not known.
     """
     if target.static_shared_bytes is None:
         return None
@@ -39,7 +41,7 @@ def blocks_at_once(
 
 
 def _share(uops: Sequence[UOp], target: Target) -> int | None:
-    """One multiprocessor's part of the blocks, at most; None where their number varies."""
+    """One multiprocessor's share of the blocks, at most; None if their number is symbolic."""
     (blocks,) = (u.src[0] for u in uops if u.op is UOps.EXTENT)
     if blocks.op is not UOps.CONST:
         return None
@@ -47,7 +49,9 @@ def _share(uops: Sequence[UOp], target: Target) -> int | None:
 
 
 def _registers(uops: Sequence[UOp]) -> int:
-    """About how many a thread needs."""
-    others = _OTHERS_OF_MATRICES if any(u.op in _OF_MATRICES for u in uops) else _OTHERS
+    """About the number of registers that a thread needs."""
+    others = (
+        _OTHER_MATRIX_REGISTERS if any(u.op in _OF_MATRICES for u in uops) else _OTHER_REGISTERS
+    )
     kept = [(u.lanes, u.dtype) for u in uops if u.op is UOps.REG]
     return others + sum(n * max(1, dtype.itemsize // 4) for n, dtype in kept if dtype is not None)

@@ -1,8 +1,8 @@
-"""Functions that come with a kernel in C: what has no operator there, or one with other rules.
+"""Functions that come with a kernel in C: operations that C lacks, or defines differently.
 
-Each is a record, and a file has just those that its kernel calls, in the order of their needs.
-All are plain C; where a dialect has an instruction for one, that is used instead if the compiler
-knows it, and the plain version stands beside it for those that do not.
+Each is a record, and a file has only those that its kernel calls, in the order of their needs. All
+are plain C. If a dialect has an instruction for one, that is used if the compiler knows it, and the
+plain version stands beside it for others.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class Helper:
 
 @final
 class Prelude:
-    """What a file has before its kernel."""
+    """The text of a file before its kernel."""
 
     def __init__(self, dialect: Dialect) -> None:
         self.dialect = dialect
@@ -53,7 +53,7 @@ class Prelude:
         return f"{name}{suffix}({', '.join(operands)})"
 
     def vector(self, kind: str, lanes: int) -> str:
-        """A struct of neighbours in memory, which one instruction moves."""
+        """A struct of adjacent elements, which one instruction moves."""
         name = f"{kind}_x{lanes}"
         size = lanes * _size(kind)
         self.parts.setdefault("aligned", _aligned(self.dialect))
@@ -116,7 +116,7 @@ def _same_bits(name: str, source: str, target: str) -> Helper:
 
 @cache
 def maximum(kind: str) -> Helper:
-    """NaN if either is, and the first of two equal ones."""
+    """The maximum: NaN if either is, and the first of two equal ones."""
     return _extremum("max", kind, "a < b")
 
 
@@ -132,21 +132,21 @@ def _extremum(name: str, kind: str, better: str) -> Helper:
 
 @cache
 def floor_divide(kind: str) -> Helper:
-    """The divisor is positive."""
+    """The quotient rounded down; the divisor is positive."""
     body = "return a / b - (a % b < 0);"
     return Helper(f"floor_divide_{kind}", kind, f"{kind} a, {kind} b", body)
 
 
 @cache
 def floor_remainder(kind: str) -> Helper:
-    """The divisor is positive."""
+    """The remainder of floor division; the divisor is positive."""
     body = "return a % b < 0 ? a % b + b : a % b;"
     return Helper(f"floor_remainder_{kind}", kind, f"{kind} a, {kind} b", body)
 
 
 @cache
 def divide(kind: str) -> Helper:
-    """Towards zero, x / 0 = 0, and the one quotient that does not fit wraps."""
+    """The quotient towards zero; x / 0 = 0, and the one quotient that does not fit wraps."""
     whole = f"u{max(int(kind[1:]), 32)}"
     lines = ["if (b == 0) return 0;"]
     if kind.startswith("i"):
@@ -157,7 +157,7 @@ def divide(kind: str) -> Helper:
 
 @cache
 def remainder(kind: str) -> Helper:
-    """With the sign of a; x % 0 = x."""
+    """The remainder with the sign of a; x % 0 = x."""
     lines = ["if (b == 0) return a;"]
     if kind.startswith("i"):
         lines.append("if (b == -1) return 0;")
@@ -244,7 +244,9 @@ return float_of_bits((bits_of_float(near) - too_far) | inexact);""",
 
 
 def _float_of_float8(name: str, f: Format) -> Helper:
-    """Bits moved to their places in a float32 are the number times 2**(bias - 127)."""
+    """float from a float8: its bits, shifted to their places in a float32, are the number times
+    2**(bias - 127).
+    """
     body = f"""const u32 size = x & 0x7Fu;
 const u32 moved = size << {f.shift};
 const u32 finite = bits_of_float(float_of_bits(moved) * 0x1p+{127 - f.bias}f);
@@ -254,7 +256,9 @@ return float_of_bits(number | (x & 0x80u) << 24);"""
 
 
 def _float8_of_float(name: str, f: Format) -> Helper:
-    """A number whose last bit is the step of the subnormals, added to one, rounds it to them."""
+    """A float8 from float; a subnormal is rounded by adding a number whose last bit is
+    their step.
+    """
     least = (127 - f.bias + 1) << 23
     step = 1 - f.bias - f.fraction + 23
     rounds = f"(size >> {f.shift} & 1u) + {(1 << (f.shift - 1)) - 1:#x}u"
@@ -283,11 +287,11 @@ def narrowed(dtype: DType) -> Helper:
     return HALF_OF_FLOAT if dtype is dtypes.float16 else BFLOAT16_OF_FLOAT
 
 
-PAIRED = (dtypes.float16, dtypes.bfloat16)  # two of which are rounded together
+PAIRED = (dtypes.float16, dtypes.bfloat16)  # dtypes of which two numbers are rounded together
 
 
 def narrowed_pair(dtype: DType) -> Helper:
-    """The bits of two, the first in the lower half."""
+    """The bits of two numbers, the first in the lower half."""
     one = narrowed(dtype)
     body = f"return {one.name}(x) | (u32){one.name}(y) << 16;"
     name = one.name.replace("_of_float", "x2_of_floats")
@@ -308,7 +312,7 @@ return bits & 0x7F800000u ? x : float_of_bits(bits & 0x80000000u);""",
 
 @cache
 def near_exp2(exact: str) -> Helper:
-    """2 to the power of a float, where the result is normal; `exact` names the language's own."""
+    """2 to the power of a float, for a normal result; `exact` names the language's own function."""
     return Helper("near_exp2", "float", "float x", f"return {exact}(x);")
 
 

@@ -1,7 +1,7 @@
-"""Programs as C, CUDA C and OpenCL C: one text, with a record for what the languages differ in.
+"""Programs as C, CUDA C and OpenCL C: one text, with a record for the differences of the languages.
 
-C has the binary interface of the CPU, with `NAME_extent` for `NAME.extent`, and one thread; the
-others have that of devices with blocks of threads.
+C has the binary interface of the CPU, with `NAME_extent` for `NAME.extent`, and one thread. The
+others have the interface of devices with thread blocks.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ def _parameters(function: Function, uops: Sequence[UOp]) -> str:
 
 
 def _from_table(function: Function, uops: Sequence[UOp]) -> None:
-    """The same names, from the table of the CPU's interface."""
+    """Declare the same names, from the argument table of the CPU's interface."""
     stored = _stored(uops)
     for u in uops:
         if u.op is UOps.PARAM:
@@ -127,7 +127,7 @@ class CStyleRenderer(Renderer):
         return "\n".join([f"{before}{symbol(name)}({parameters}) {{", *body, "}"])
 
     def _launch(self, function: Function, uops: Sequence[UOp]) -> str:
-        """What stands before the name of a kernel for blocks of threads."""
+        """The qualifiers before the name of a kernel for thread blocks."""
         blocks = blocks_at_once(uops, function.threads, function.shared_bytes, self.target)
         launch = self.dialect.launch.format(
             threads=function.threads, blocks="" if blocks is None else f", {blocks}"
@@ -137,7 +137,7 @@ class CStyleRenderer(Renderer):
     def _extent(self, name: str, uops: Sequence[UOp], prelude: Prelude) -> str:
         position = _extent_of(name, uops)
         root = uops[position].src[0]
-        # What nothing depends on is left out; the number is stored nowhere, but returned.
+        # Values without a use are left out, so the returned number needs one.
         returned = UOp(UOps.SET, src=(root, root))
         before = [*uops[:position], returned]
         function = Function(self.dialect, self.target, prelude, before)

@@ -10,17 +10,17 @@ from ferrule.records import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Format:
-    """One sign bit, an exponent, a fraction."""
+    """A float8 format: one sign bit, an exponent, a fraction."""
 
-    fraction: int  # its bits
-    bias: int  # of the exponent
-    largest: int  # the bits of the largest finite number; those above are no finite numbers
-    overflow: int  # the bits of what is too large
+    fraction: int  # bits of the fraction
+    bias: int  # bias of the exponent
+    largest: int  # bits of the largest finite number; larger bits are infinity or NaN
+    overflow: int  # bits of the result of an overflow
     nan: int
 
     @property
     def shift(self) -> int:
-        """How much wider the fraction of a float32 is."""
+        """The number of bits by which the fraction of a float32 is wider."""
         return 23 - self.fraction
 
 

@@ -1,11 +1,11 @@
-"""Addresses in LLVM IR, in the form that costs LLVM least.
+"""Addresses in LLVM IR, in the form that takes LLVM least time.
 
-An index is a sum, and its terms change in different loops. An address is made of three parts: what
-does not change in the innermost loop, computed before that loop opens; what does; and a number, so
-that all elements of a tile share the first two. The first part is kept from LLVM's analysis of
-loops, which would look at each address again for each loop around it, and tell its number only from
-a part that it can see through: `llvm.strip.invariant.group` gives the pointer that it is given, and
-is gone before instructions are selected. `docs/design/cpu-runtime.md` has what that is worth.
+An index is a sum whose terms change in different loops. An address has three parts: terms that do
+not change in the innermost loop, computed before that loop opens; terms that do; and a number, so
+that all elements of a tile share the first two. The first part is hidden from LLVM's analysis of
+loops, which would examine each address again for each loop around it, and could not separate its
+number. `llvm.strip.invariant.group` returns the pointer that it is given, and is gone before
+instructions are selected. `docs/design/cpu-runtime.md` has the gain.
 """
 
 from __future__ import annotations
@@ -23,19 +23,19 @@ _INDEXED: Final = frozenset({UOps.LOAD, UOps.STORE, UOps.PREFETCH, UOps.TILE_LOA
 
 
 def is_address(u: UOp, position: int) -> bool:
-    """Whether an operand is the index of one element, of which an address is made."""
+    """True if an operand is the index of one element, from which an address is made."""
     if u.op not in _INDEXED or position != 1:
         return False
     return u.src[1].lanes == 1 and u.src[1].dtype is dtypes.int64
 
 
 def is_sum(u: UOp) -> bool:
-    """Whether a UOp can be a part of an index that is a sum."""
+    """True if a UOp can be a part of an index that is a sum."""
     return u.op is UOps.ALU and u.arg is ExprOp.ADD and u.lanes == 1 and u.dtype is dtypes.int64
 
 
 def terms_of(index: UOp) -> tuple[list[UOp], int]:
-    """The terms whose sum an index is, and the number in it."""
+    """The terms whose sum an index is, and the constant in it."""
     terms, number, stack = [], 0, [index]
     while stack:
         u = stack.pop()
@@ -49,7 +49,7 @@ def terms_of(index: UOp) -> tuple[list[UOp], int]:
 
 
 def needed(uops: Sequence[UOp]) -> set[UOp]:
-    """The UOps that have to be computed: without the sums that are only part of addresses."""
+    """The UOps that have to be computed: all but the sums that are only part of addresses."""
     found: set[UOp] = set()
     for u in reversed(uops):
         if is_sum(u) and u not in found:
@@ -61,8 +61,8 @@ def needed(uops: Sequence[UOp]) -> set[UOp]:
 
 @final
 class _Block:
-    """An open loop or branch: the sums and addresses known in it, and, of a loop, the lines that
-    stand before it.
+    """An open loop or branch: the sums and addresses known in it, and for a loop the lines before
+    it.
     """
 
     def __init__(self, before: list[str] | None) -> None:
@@ -72,7 +72,7 @@ class _Block:
 
 @final
 class Addresses:
-    """The addresses of one function, and in which loops its values are computed."""
+    """The addresses of one function, and the loops in which its values are computed."""
 
     def __init__(self, code: Code) -> None:
         self.code = code
@@ -81,11 +81,11 @@ class Addresses:
         self.levels: dict[str, int] = {}
 
     def define(self, name: str) -> None:
-        """A value is computed here, or has been."""
+        """Record that a value is computed here, or has been."""
         self.levels.setdefault(name, len(self.loops) if name.startswith("%v") else 0)
 
     def open_loop(self, counter: str) -> None:
-        """A loop begins; to be called before its first line."""
+        """Record the beginning of a loop; to be called before its first line."""
         self.blocks.append(_Block(self.code.gap()))
         self.loops.append(self.blocks[-1])
         self.levels[counter] = len(self.loops)
@@ -101,8 +101,7 @@ class Addresses:
         self.blocks.pop()
 
     def element(self, kind: str, size: int, pointer: str, terms: Sequence[str], number: int) -> str:
-        """The address of an element of `size` bytes: of number `sum(terms) + number` from
-        `pointer` on.
+        """The address of element `sum(terms) + number`, of `size` bytes, after `pointer`.
 
         Not `inbounds`: the address of a masked access may be outside where the mask is false.
         """
@@ -121,11 +120,11 @@ class Addresses:
         return self.code.value(f"getelementptr i8, ptr {base}, i64 {number * size}")
 
     def chosen(self, condition: str, address: str, other: str) -> str:
-        """One of two addresses: the first where a condition holds.
+        """One of two addresses: the first if a condition holds.
 
-        Where it is known outside of the innermost loop it is a mask for the distance of the two.
-        Choices by a comparison are next to each other, as it is kept in flags; of many in one tile,
-        LLVM loads all elements there, and has no registers for them.
+        A condition known outside of the innermost loop becomes a mask for the distance of the two.
+        Selects by one comparison end up next to each other, as its result is in flags. For many in
+        one tile LLVM then loads all elements there, and has no registers for them.
         """
         level = self._level(condition)
         if level == len(self.loops):
@@ -141,8 +140,8 @@ class Addresses:
         return self.levels.get(name, 0)
 
     def _base(self, kind: str, pointer: str, terms: Sequence[str]) -> str:
-        """The address with what does not change in the innermost loop, computed as far out as can
-        be.
+        """The address with the terms that do not change in the innermost loop, computed as far out
+        as possible.
         """
         level = max(self._level(name) for name in (pointer, *terms))
         total = self._total(terms)
@@ -151,7 +150,7 @@ class Addresses:
         return self._known(level, f"call ptr @{_OPAQUE}(ptr {address})")
 
     def _total(self, terms: Sequence[str]) -> str:
-        """The sum of terms, those of outer loops first, each addition as far out as can be."""
+        """The sum of terms, those of outer loops first, each addition as far out as possible."""
         total = terms[0]
         for term in terms[1:]:
             level = max(self._level(total), self._level(term))
@@ -159,8 +158,8 @@ class Addresses:
         return total
 
     def _known(self, level: int, text: str) -> str:
-        """The result of an instruction that belongs into so many loops: before the next loop, or
-        here.
+        """The result of an instruction that belongs inside of `level` loops: before the next loop,
+        or here.
         """
         if level == len(self.loops):
             for block in reversed(self.blocks):

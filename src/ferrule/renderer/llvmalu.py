@@ -17,16 +17,16 @@ from ferrule.renderer.llvmvalue import Code, Lanes, is_real, lanes_of
 
 
 def _greater(t: Lanes, dtype: DType, a: str, b: str) -> str:
-    """MAX: NaN if either is, and the first of two equal ones.
+    """MAX: NaN if either operand is, and the first of two equal ones.
 
-    On x86 it is a maximum, a comparison and a masked move, and only the first and the last of
-    them are in the way of an accumulator a. A constant b that is no NaN takes the maximum alone.
+    On x86 it is a maximum, a comparison and a masked move. Only the first and the last of them are
+    on the critical path of an accumulator a. A constant b that is no NaN takes the maximum alone.
     """
     return _extremum(t, dtype, a, b, "gt", "or")
 
 
 def _lesser(t: Lanes, dtype: DType, a: str, b: str) -> str:
-    """MIN, likewise."""
+    """MIN, in the same way."""
     return _extremum(t, dtype, a, b, "lt", "and")
 
 
@@ -87,7 +87,9 @@ def _floor_remainder(t: Lanes, dtype: DType, a: str, b: str) -> str:
 
 
 def _safe_divisor(t: Lanes, dtype: DType, b: str) -> tuple[str, str, str | None]:
-    """(divisor that cannot trap, where b is 0, where b is -1): x86 traps at both."""
+    """(a divisor that cannot trap, a mask where b is 0, a mask where b is -1): x86 traps
+    at both.
+    """
     zero = t.compare("eq", b, t.constant(0))
     if dtypes.is_unsigned(dtype):
         return t.select(zero, t.constant(1), b), zero, None
@@ -156,7 +158,7 @@ def _fused(t: Lanes, dtype: DType, a: str, b: str, c: str) -> str:
 
 
 def _dot(t: Lanes, dtype: DType, a: str, b: str, c: str) -> str:
-    """DOT; the instruction takes 4, 8 or 16 lanes, so that fewer are spread first."""
+    """DOT: the instruction takes 4, 8 or 16 lanes, so fewer lanes are widened first."""
     intrinsic = INTRINSICS["dpbf16ps"]
     if not intrinsic.is_native(t.code.target) or t.lanes > intrinsic.lanes[-1]:
         raise RenderError(
@@ -190,7 +192,7 @@ def _truncate(t: Lanes, dtype: DType, x: str) -> str:
 
 
 def _to_tf32(t: Lanes, dtype: DType, x: str) -> str:
-    """Half of the last bit that stays is added, which the bits after it do not show."""
+    """Round to tf32: add half of the last kept bit, then clear the bits after it."""
     whole = t.of("i32")
     more = whole.op("add", t.convert("bitcast", x, "i32"), whole.constant(1 << 12))
     kept = whole.op("and", more, whole.constant(-1 << 13))

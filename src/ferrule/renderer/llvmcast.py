@@ -19,12 +19,12 @@ from ferrule.renderer.float8 import FORMATS
 from ferrule.renderer.llvmvalue import Code, Lanes, is_real, lanes_of, register_type
 from ferrule.target import Target
 
-# Registers hold the bits of these.
+# Dtypes whose bits registers hold.
 _NARROW = frozenset({dtypes.float16, dtypes.bfloat16, *FORMATS})
 
 
 def _has_half(target: Target) -> bool:
-    """Whether float16 and float32 convert in one instruction."""
+    """True if float16 and float32 convert in one instruction."""
     return target.arch == "aarch64" or "+f16c" in target.features.split(",")
 
 
@@ -46,7 +46,7 @@ def _bfloat16_bits(real: Lanes, x: str) -> str:
     whole = real.of("i32")
     bits = real.convert("bitcast", x, "i32")
     upper = whole.op("lshr", bits, whole.constant(16))
-    # Adding just under a half, or a half where the last bit kept is odd, rounds ties to even.
+    # Add just under half of the last kept bit, or exactly half if it is odd: ties to even.
     to_even = whole.op("add", whole.op("and", upper, whole.constant(1)), whole.constant(0x7FFF))
     rounded = whole.op("lshr", whole.op("add", bits, to_even), whole.constant(16))
     quiet = whole.op("or", upper, whole.constant(0x40))
@@ -67,7 +67,7 @@ def _narrowed(real: Lanes, dtype: DType, x: str) -> str:
 
 
 def _odd_float(t: Lanes, x: str) -> str:
-    """float64 to float32, an inexact result made odd, so that one more rounding is right."""
+    """float64 to float32 with an inexact result made odd, so that one more rounding is correct."""
     real, whole = t.of("float"), t.of("i32")
     near = t.convert("fptrunc", x, "float")
     back = real.convert("fpext", near, "double")
@@ -82,7 +82,7 @@ def _odd_float(t: Lanes, x: str) -> str:
 
 
 def _to_bool(t: Lanes, dtype: DType, x: str) -> str:
-    if dtype in _NARROW:  # the bits; both zeros have none but the sign
+    if dtype in _NARROW:  # bits: both zeros have none but the sign
         x = t.op("and", x, t.constant((1 << (dtype.bits - 1)) - 1))
     return t.compare("une" if is_real(t.kind) else "ne", x, t.constant(0))
 
@@ -97,12 +97,16 @@ def _from_bool(t: Lanes, target: DType, x: str) -> str:
 
 
 def _settled(t: Lanes, whole: Lanes, instruction: str, x: str) -> str:
-    """A conversion; `freeze` makes the poison of numbers that do not fit the same for each use."""
+    """A conversion; `freeze` makes the poison of a number that does not fit the same at
+    each use.
+    """
     return whole.code.value(f"freeze {whole.type} {t.convert(instruction, x, whole.kind)}")
 
 
 def _float_to_int(t: Lanes, target: DType, x: str) -> str:
-    """Through a wider signed integer where there is one, so that small negatives wrap."""
+    """A float as an integer, by way of a wider signed one if there is one, so that small negatives
+    wrap.
+    """
     wide = "i32" if target.itemsize < 4 or target is dtypes.int32 else "i64"
     whole = t.of(wide)
     settled = _settled(t, whole, "fptosi", x)

@@ -1,7 +1,7 @@
-"""What some processors lack, in LLVM IR: fused multiply-add, rounding, fmod, float16.
+"""Operations that some processors lack, in LLVM IR: fused multiply-add, rounding, fmod, float16.
 
-LLVM would call libm or its own runtime library for these, and a kernel's object must not need
-either. All of it is exact where the instruction would be, but for the range named at float64's
+LLVM would call libm or its own runtime library for these, and a kernel's object must need neither.
+All of them are exact where the instruction would be, but for the range named at float64's
 multiply-add.
 """
 
@@ -20,7 +20,7 @@ def _bits_of(t: Lanes) -> Lanes:
 
 
 def _two_sum(t: Lanes, a: str, b: str) -> tuple[str, str]:
-    """(a + b rounded, what the rounding lost)."""
+    """(a + b rounded, the error of that rounding)."""
     total = t.op("fadd", a, b)
     shadow = t.op("fsub", total, a)
     lost_a = t.op("fsub", a, t.op("fsub", total, shadow))
@@ -28,7 +28,7 @@ def _two_sum(t: Lanes, a: str, b: str) -> tuple[str, str]:
 
 
 def _made_odd(t: Lanes, total: str, lost: str) -> str:
-    """A finite sum with its last bit set where something was lost, on the side of the truth."""
+    """A finite sum with its last bit set if the sum is inexact, moved towards the exact value."""
     whole = _bits_of(t)
     bits = t.convert("bitcast", total, whole.kind)
     even = whole.compare("eq", whole.op("and", bits, whole.constant(1)), whole.constant(0))
@@ -51,7 +51,7 @@ def fused_by_double(t: Lanes, a: str, b: str, c: str) -> str:
 
 
 def _split(t: Lanes, x: str) -> tuple[str, str]:
-    """A float64 as two of 26 bits (Veltkamp)."""
+    """A float64 as two numbers of 26 bits (Veltkamp)."""
     scaled = t.op("fmul", x, t.constant(2.0**27 + 1))
     high = t.op("fsub", scaled, t.op("fsub", scaled, x))
     return high, t.op("fsub", x, high)
@@ -77,7 +77,7 @@ def fused_by_parts(t: Lanes, a: str, b: str, c: str) -> str:
 
 
 def _with_sign_of(t: Lanes, magnitude: str, sign: str) -> str:
-    """A value that is not negative, with the sign of another."""
+    """A value that is not negative, with the sign of another one."""
     whole = _bits_of(t)
     mask = whole.constant(1 << (int(whole.kind[1:]) - 1))
     sign_bit = whole.op("and", t.convert("bitcast", sign, whole.kind), mask)
@@ -90,7 +90,7 @@ def _absolute(t: Lanes, x: str) -> str:
 
 
 def round_even(t: Lanes, x: str) -> str:
-    """To the nearest integer, ties to even."""
+    """The nearest integer, ties to even."""
     # Above `big` every float is an integer; adding it to a smaller one rounds off the fraction.
     big = t.constant(2.0**23 if t.kind == "float" else 2.0**52)
     size = _absolute(t, x)
@@ -99,7 +99,7 @@ def round_even(t: Lanes, x: str) -> str:
 
 
 def truncate(t: Lanes, x: str) -> str:
-    """To the nearest integer towards zero."""
+    """The nearest integer towards zero."""
     size = _absolute(t, x)
     rounded = round_even(t, size)
     less = t.op("fsub", rounded, t.constant(1.0))
@@ -120,7 +120,7 @@ def remainder(t: Lanes, a: str, b: str) -> str:
 
 
 def _near_remainder_function(like: Lanes, name: str) -> str:
-    """fmod by a division and a multiply-add, where no quotient is large; else lane by lane."""
+    """fmod by a division and a multiply-add if no quotient is large; else lane by lane."""
     code = Code(like.code.target, like.code.needed)
     t = Lanes(code, like.kind, like.lanes)
     near, result = _near_remainder(t, "%a", "%b")
@@ -140,10 +140,10 @@ def _near_remainder_function(like: Lanes, name: str) -> str:
 
 
 def _near_remainder(t: Lanes, a: str, b: str) -> tuple[str, str]:
-    """(where the quotient is small and the divisor finite, the remainder there).
+    """(a mask where the quotient is small and the divisor finite, the remainder there).
 
-    The whole part of the quotient is right, or one too large where the division was rounded up to
-    it. So much is exact by a multiply-add: what is left has few bits, and in the second case the
+    The whole part of the quotient is right, or one too large if the division was rounded up to it.
+    A multiply-add subtracts that much exactly: the rest has few bits, and in the second case the
     wrong sign.
     """
     quotient = t.op("fdiv", a, b)
@@ -181,7 +181,9 @@ def _per_lane(t: Lanes, function: str, operands: Sequence[str]) -> str:
 @final
 @dataclass(frozen=True)
 class _Format:
-    """A float's kind in LLVM IR, the kind of an integer of its size, and where its bits are."""
+    """A float's kind in LLVM IR, the kind of an integer of its size, and the sizes of its
+    fields.
+    """
 
     kind: str
     whole: str
@@ -221,9 +223,9 @@ def _remainder_function(kind: str) -> str:
 
 
 def _remainder_of_few(f: _Format) -> str:
-    """Infinities, NaN, a divisor of zero, and `|a| < |b|`, which is the result.
+    """The special cases: infinities, NaN, a divisor of zero, and `|a| < |b|`, which is the result.
 
-    A float's bits order as its magnitude does, so all of that is told by comparing.
+    A float's bits are ordered as its magnitude, so comparisons of integers find all of them.
     """
     return f"""entry:
   %a.bits = bitcast {f.kind} %a to {f.whole}
@@ -249,8 +251,9 @@ same:
 
 
 def _remainder_operands(f: _Format) -> str:
-    """Both magnitudes as integers times powers of two, the divisor's normalised, so that one
-    subtraction reduces.
+    """Both magnitudes as integers times powers of two.
+
+    The divisor is normalised, so that one subtraction reduces.
     """
     return f"""prepare:
   %x.field = lshr {f.whole} %x, {f.mantissa}
@@ -289,7 +292,7 @@ next:
 
 
 def _remainder_scaled(f: _Format) -> str:
-    """The loop that shifts what is left up to the hidden bit, as far as the exponent has room."""
+    """The loop that shifts the rest up to the hidden bit, as far as the exponent has room."""
     return f"""normalise:
   %value = phi {f.whole} [ %reduced, %divide ], [ %twice, %raise ]
   %field = phi {f.whole} [ %y.exponent, %divide ], [ %down, %raise ]

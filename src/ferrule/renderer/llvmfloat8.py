@@ -1,7 +1,7 @@
 """Conversions between float32 and the bits of the float8 formats, in LLVM IR.
 
-All roundings are to the nearest, ties to even; what is too large is an infinity, or NaN where the
-format has none.
+All roundings are to nearest, ties to even. A number that is too large becomes an infinity, or NaN
+if the format has none.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from ferrule.renderer.llvmvalue import Lanes
 def widened(t: Lanes, dtype: DType, x: str) -> str:
     """float32 from the bits of a float8.
 
-    Bits moved to the places that they have in a float32 are the number times 2**(b - 127), also
-    where it is subnormal.
+    The bits, shifted to their places in a float32, are the number times 2**(b - 127), also if it is
+    subnormal.
     """
     f = FORMATS[dtype]
     real, whole = t.of("float"), t.of("i32")
@@ -40,7 +40,7 @@ def narrowed(real: Lanes, dtype: DType, x: str) -> str:
     size = whole.op("and", bits, whole.constant(0x7FFFFFFF))
     normal = _normal(whole, f, size)
     tiny = _subnormal(real, f, size)
-    least = (127 - f.bias + 1) << 23  # of the normal numbers
+    least = (127 - f.bias + 1) << 23  # the bits of the least normal number
     finite = whole.select(whole.compare("ult", size, whole.constant(least)), tiny, normal)
     too_large = whole.compare("ugt", finite, whole.constant(f.largest))
     result = whole.select(too_large, whole.constant(f.overflow), finite)
@@ -50,7 +50,9 @@ def narrowed(real: Lanes, dtype: DType, x: str) -> str:
 
 
 def _normal(whole: Lanes, f: Format, size: str) -> str:
-    """Adding just under a half of the last bit kept, or a half where that is odd, rounds."""
+    """Round a normal number: add just under half of the last kept bit, or exactly half if that bit
+    is odd.
+    """
     kept = whole.op("lshr", size, whole.constant(f.shift))
     odd = whole.op("and", kept, whole.constant(1))
     half = whole.op("add", odd, whole.constant((1 << (f.shift - 1)) - 1))
@@ -59,7 +61,7 @@ def _normal(whole: Lanes, f: Format, size: str) -> str:
 
 
 def _subnormal(real: Lanes, f: Format, size: str) -> str:
-    """A number whose last bit is the step of the subnormals, added to one, rounds it to them."""
+    """Round to a subnormal: add a number whose last bit is the step of the subnormals."""
     whole = real.of("i32")
     step = 1 - f.bias - f.fraction
     anchor = 2.0 ** (step + 23)

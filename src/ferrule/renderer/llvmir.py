@@ -33,10 +33,9 @@ from ferrule.renderer.llvmvalue import (
 )
 from ferrule.target import Target
 
-# A thread's stack has 8 MiB as a rule; scratch may take half of it.
-MAX_LOCAL_BYTES: Final = 4 << 20
-_SLOT_BYTES: Final = 8
-_MOST_WEIGHT: Final = (1 << 31) - 1
+MAX_LOCAL_BYTES: Final = 4 << 20  # bytes of scratch; a thread's stack has 8 MiB as a rule
+_SLOT_BYTES: Final = 8  # bytes of a slot of the argument table
+_MAX_WEIGHT: Final = (1 << 31) - 1  # LLVM's branch weights are 32 bits
 
 
 def _plain(name: object) -> str:
@@ -118,7 +117,7 @@ class _Function:
                 self.addresses.define(name)
 
     def value(self, u: UOp) -> str:
-        """The operand that stands for the value of a UOp."""
+        """The operand for the value of a UOp."""
         match u.op:
             case UOps.PARAM:
                 return self.code.value(f"load ptr, ptr {self.slot(u)}, align 8")
@@ -172,7 +171,7 @@ class _Function:
         names = [self.name(s) for s in u.src]
         bounds = _bounds(u)
         if bounds is not None:
-            x, stop = bounds  # a negative number is a large one without its sign
+            x, stop = bounds  # without its sign a negative number is a large one
             t = lanes_of(self.code, _dtype(x), u.lanes)
             return t.compare("ult", self.name(x), t.constant(stop))
         return alu(self.code, u.arg, _dtype(operand), u.lanes, names)
@@ -207,8 +206,10 @@ class _Function:
         return picked
 
     def fenced(self, u: UOp, name: str) -> str:
-        """The value, through which LLVM does not look. It tries to make one shuffle of all that are
-        behind each other, which for the levels of a transposition takes longer than all the rest.
+        """The value behind a fence that LLVM does not look through.
+
+        LLVM would combine successive shuffles, which takes longer for the levels of a transposition
+        than all other passes.
         """
         kind = register_type(_dtype(u))
         if not is_real(kind):
@@ -222,7 +223,7 @@ class _Function:
     def halve(self, u: UOp) -> str:
         """Combine the lower half of the lanes with the upper until one is left.
 
-        A NaN is looked for in all lanes at once, and not at every step of a chain of maxima.
+        A NaN is searched in all lanes at once, not at every step of a chain of maxima.
         """
         dtype, lanes = _dtype(u), u.src[0].lanes
         kind = register_type(dtype)
@@ -237,7 +238,7 @@ class _Function:
         return scalar.select(is_nan, scalar.constant(math.nan), self.halves(u, self.larger(kind)))
 
     def larger(self, kind: str) -> Callable[[int, str, str], str]:
-        """The maximum of two operands that are no NaN."""
+        """A function for the maximum of two operands that are no NaN."""
 
         def combine(lanes: int, a: str, b: str) -> str:
             t = Lanes(self.code, kind, lanes)
@@ -281,7 +282,7 @@ class _Function:
         return pointer
 
     def address(self, u: UOp) -> str:
-        """The address of the element that a UOp is about, or a vector of them."""
+        """The address of a UOp's element, or a vector of addresses."""
         pointer, index = u.src[:2]
         kind = memory_type(_dtype(pointer))
         name = self.name(pointer)
@@ -332,15 +333,18 @@ class _Function:
         )
 
     def conditional_load(self, u: UOp, kind: str, address: str) -> str:
-        """One element, or 0. It is loaded in any case, from elsewhere if the condition is false:
-        an instruction with a mask would wait for a store to the same place to reach the cache.
+        """One element, or 0 if the condition is false.
+
+        A load is done in any case, from elsewhere if the condition is false: an instruction with a
+        mask would wait for a store to the same place to reach the cache.
         """
         place = self.place_if(u.src[2], address, "%zero")
         return self.code.value(f"load {kind}, ptr {place}, align {_dtype(u).itemsize}")
 
     def place_if(self, condition: UOp, address: str, other: str) -> str:
-        """The address if a condition holds, else that of an element of scratch memory: `%zero`,
-        which is 0 and never stored to, or `%unread`, which is never loaded.
+        """The address if a condition holds, else that of a scratch element.
+
+        The element is `%zero`, which is 0 and never stored to, or `%unread`, which is never loaded.
         """
         if other not in self.elsewhere:
             self.elsewhere.add(other)
@@ -387,11 +391,13 @@ class _Function:
         )
 
     def can_stream(self, size: int) -> bool:
-        """Whether a store of `size` bytes can bypass the caches."""
+        """True if a store of `size` bytes can bypass the caches."""
         return self.target.arch == "x86-64" and size in (16, 32, 64)
 
     def streaming_store(self, value: str, address: str, dtype: DType, lanes: int) -> None:
-        """A store past the caches needs its natural alignment, which a view may lack: ask first."""
+        """Emit a store past the caches if the address is aligned to its size, which a view may not
+        be; else a plain one.
+        """
         self.streams = True
         size = lanes * dtype.itemsize
         number = self.code.number()
@@ -411,14 +417,14 @@ class _Function:
     # -- control -----------------------------------------------------------------------------------
 
     def node(self, text: str) -> str:
-        """A metadata node; equal ones are shared unless they are distinct."""
+        """The number of a metadata node; equal nodes are shared unless they are distinct."""
         if text.startswith("distinct") or text not in self.metadata:
             self.metadata.append(text)
             return f"!{len(self.metadata) - 1}"
         return f"!{self.metadata.index(text)}"
 
     def open_loop(self, u: UOp) -> None:
-        """`for (i = first; i < limit; i += step)`, tested at its end and once before it."""
+        """Open `for (i = first; i < limit; i += step)`, tested at its end and once before it."""
         first, limit, _ = u.src
         number = self.code.number()
         self.blocks[u] = number
@@ -449,10 +455,11 @@ class _Function:
         self.addresses.close_loop()
 
     def loop_nodes(self, u: UOp) -> str:
-        """What LLVM is told of a loop: not to change it, and how often it runs, if that is known.
+        """The metadata of a loop: that LLVM must not change it, and its number of iterations if it
+        is known.
 
-        LLVM takes 31 for a number that it is not told. Among many loops in each other, some of
-        which run once, it keeps the wrong values in registers then.
+        LLVM assumes 31 iterations otherwise. In deep loop nests, some loops of which run once, it
+        then keeps the wrong values in registers.
         """
         unroll = self.node('!{!"llvm.loop.unroll.disable"}')
         vectorize = self.node('!{!"llvm.loop.vectorize.enable", i1 false}')
@@ -461,7 +468,7 @@ class _Function:
         if first is None or limit is None or step is None:
             return f", !llvm.loop {own}"
         again = max(0, (limit - first - 1) // step)
-        weights = self.node(f'!{{!"branch_weights", i32 {min(again, _MOST_WEIGHT)}, i32 1}}')
+        weights = self.node(f'!{{!"branch_weights", i32 {min(again, _MAX_WEIGHT)}, i32 1}}')
         return f", !prof {weights}, !llvm.loop {own}"
 
     def open_if(self, u: UOp) -> None:
@@ -477,7 +484,7 @@ class _Function:
 
 
 def _bounds(u: UOp) -> tuple[UOp, int] | None:
-    """The integer x and the number n, if an operation says `0 <= x and x < n`."""
+    """The integer x and the number n, if an operation means `0 <= x and x < n`."""
     if u.op is not UOps.ALU or u.arg is not ExprOp.AND:
         return None
     tests = [s for s in u.src if s.op is UOps.ALU and s.arg is ExprOp.CMPLT]
@@ -495,7 +502,7 @@ def _bounds(u: UOp) -> tuple[UOp, int] | None:
 
 
 def _number(u: UOp) -> int | None:
-    """The integer that a value is in all lanes, if that is known."""
+    """The integer that a value is in all lanes, if it is known."""
     if u.op is UOps.SPLAT:
         u = u.src[0]
     is_integer = u.op is UOps.CONST and u.dtype is not None and dtypes.is_int(u.dtype)
@@ -530,7 +537,7 @@ def _main_function(
     if uses_tiles:
         llvmtile.release(function.code)
     if function.streams:
-        # Stores past the caches are not ordered with others; the reader may be another thread.
+        # Stores past the caches are not ordered with others, and another thread may read them.
         declared.add("declare void @llvm.x86.sse.sfence()")
         function.code.emit("call void @llvm.x86.sse.sfence()")
     function.code.emit("ret void")

@@ -1,8 +1,8 @@
 """Tile registers in LLVM IR: AMX.
 
-The instructions are called by the numbers of the registers. A thread says what shape these have
-before it uses them, and frees them when it is done: until then the system saves their 8 KiB
-whenever it interrupts the thread.
+Registers are numbers in the instructions. A thread configures their shape before it uses them, and
+releases them when it is done: until then the system saves their 8 KiB whenever it interrupts the
+thread.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from ferrule.renderer.llvmvalue import Code
 
 _ROW_BYTES = 64
 _PALETTE = 1
-_ROW_BYTES_AT, _ROWS_AT, _CONFIGURATION_BYTES = 16, 48, 64  # of the configuration
+_ROW_BYTES_AT, _ROWS_AT, _CONFIGURATION_BYTES = 16, 48, 64  # offsets and size of the configuration
 
 _NAMES = {
     UOps.TILE_ZERO: "tilezero",
@@ -25,7 +25,7 @@ _NAMES = {
 
 
 def configuration() -> bytes:
-    """What LDTILECFG loads: all registers have 16 rows of 64 bytes."""
+    """The operand of LDTILECFG: all registers have 16 rows of 64 bytes."""
     out = bytearray(_CONFIGURATION_BYTES)
     out[0] = _PALETTE
     for n in range(TILE.registers):
@@ -35,7 +35,7 @@ def configuration() -> bytes:
 
 
 def configure(code: Code) -> None:
-    """Tile registers can be used from here on.
+    """Configure the tile registers of this thread.
 
     Raises:
         RenderError: the target has none.
@@ -53,13 +53,13 @@ def configure(code: Code) -> None:
 
 
 def release(code: Code) -> None:
-    """They are not used any more."""
+    """Release the tile registers."""
     code.needed.add("declare void @llvm.x86.tilerelease()")
     code.emit("call void @llvm.x86.tilerelease()")
 
 
 def add(code: Code, u: UOp, address: str) -> None:
-    """One of the UOps of tile registers."""
+    """Emit one of the UOps of tile registers."""
     numbers = list(u.arg)
     operands, kinds = [], []
     if u.src:

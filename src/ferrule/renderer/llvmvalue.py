@@ -40,7 +40,7 @@ def vector(kind: str, lanes: int) -> str:
 
 
 def is_real(kind: str) -> bool:
-    """Whether an LLVM lane type is a float."""
+    """True if an LLVM lane type is a float."""
     return kind in ("float", "double")
 
 
@@ -65,7 +65,7 @@ def literal(kind: str, lanes: int, value: float) -> str:
 
 @final
 class Code:
-    """The lines of one function, and what of the module they need: declarations, helpers."""
+    """The lines of one function, and the declarations and helpers that they need in the module."""
 
     def __init__(self, target: Target, needed: set[str]) -> None:
         self.target = target
@@ -75,7 +75,7 @@ class Code:
 
     @property
     def lines(self) -> list[str]:
-        """All of them, in order."""
+        """All lines, in order."""
         found: list[str] = []
         for part in self._lines:
             if isinstance(part, str):
@@ -91,7 +91,7 @@ class Code:
         self._lines.append(f"{name}:")
 
     def gap(self) -> list[str]:
-        """A place for lines that are not known yet."""
+        """A place for lines that are added later."""
         found: list[str] = []
         self._lines.append(found)
         return found
@@ -125,7 +125,7 @@ class Lanes:
         self.type = vector(kind, lanes)
 
     def of(self, kind: str) -> Lanes:
-        """As many lanes of another kind."""
+        """The same lanes of another kind."""
         return Lanes(self.code, kind, self.lanes)
 
     def constant(self, value: float) -> str:

@@ -325,7 +325,7 @@ class Tiling:
     def stages(
         self, tile: Sequence[Expr], term: Expr, place: Callable[[Expr], str] | None = None
     ) -> list[str]:
-        """Copy the operands that are reused, for one part of the sum; the names of the copies' nests.
+        """Copy the operands that are reused, for one part of the sum; the names of the copies.
 
         A load that varies with both rows and columns is used once. With `place`, the copies are of
         all parts of the sum, each in the first loop of the nest that `place` gives for its load.
