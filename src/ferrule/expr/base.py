@@ -1,4 +1,4 @@
-"""What a node of a scalar expression is, and what can be told of it without making another.
+"""Nodes of scalar expressions, and the queries that need no other node.
 
 Nodes are interned: equal nodes are the same object. `build.py` makes them, simplified.
 """
@@ -17,7 +17,7 @@ from ferrule.interning import Table
 
 
 class ExprOp(Enum):
-    """What a scalar expression does. IDIV and MOD floor; TDIV and TMOD truncate, as C's do.
+    """The operation of a scalar expression. IDIV and MOD floor; TDIV and TMOD truncate, as C's do.
 
     DOT of packed pairs a and b, and a float32 c, is `a0*b0 + (a1*b1 + c)`; `codegen/intrinsics.py`
     says how it rounds. TF32 of a float32 is the nearest one with 10 bits of mantissa, the larger

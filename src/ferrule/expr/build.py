@@ -1,4 +1,4 @@
-"""How expressions are built: simplified at once, so that what is equal is mostly one node.
+"""Construction of expressions: simplified at once, so that equal values are mostly one node.
 
 Integer index arithmetic (`+ - * // %` and comparisons) is kept in a normal form: a sum of
 `coefficient * atom` and a constant, with floor division and modulo simplified by the bounds of
@@ -480,7 +480,7 @@ def _split_by_factor(a: Expr, b: Expr) -> tuple[Expr, Expr]:
 
 
 def _within(a: Expr, b: Expr) -> bool:
-    """Whether 0 <= a < b is certain."""
+    """True if 0 <= a < b is certain."""
     return (a.min >= 0 and (b - a).min > 0) or (a.op is ExprOp.RANGE and a.size is b)
 
 
@@ -564,7 +564,7 @@ def substitute(roots: Sequence[Expr], mapping: Mapping[Expr, Expr]) -> list[Expr
 
 
 def _is_found_by_ranges(node: Expr) -> bool:
-    """Whether a node varies with some ranges, and is never only a part of a sum."""
+    """True if a node varies with some ranges, and is never only a part of a sum."""
     return bool(node.ranges) and not (node.dtype is INDEX and node.op in _OF_SUMS)
 
 

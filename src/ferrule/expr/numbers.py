@@ -1,4 +1,4 @@
-"""Expressions as Python numbers: a variable that is bound is an integer with a value.
+"""Expressions as Python numbers: a bound variable is an integer with a value.
 
 Integer arithmetic with integers stays symbolic. All else that Python asks of a number is answered
 by the present value: arithmetic with floats, `float(n)`, `if n > 2`, `math.sqrt(n)`. A capture
@@ -136,7 +136,7 @@ def _asked_inside() -> bool:
 
 
 class Number(ExprBase):
-    """What makes an expression a number to Python.
+    """The operators and conversions by which Python takes an expression for a number.
 
     Raises `TypeError` if a value is needed, and a variable has none.
     """

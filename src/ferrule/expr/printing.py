@@ -1,4 +1,4 @@
-"""Expressions as readable text. What is long and used again is written once, and numbered."""
+"""Expressions as readable text. Long parts that are used again are written once, and numbered."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ _SYMBOL: Final = {
     ExprOp.SHL: "<<",
     ExprOp.SHR: ">>",
 }
-# How strongly an operator binds: a product more than a sum, a sum more than all others.
+# The strength of an operator: a product binds more than a sum, a sum more than all others.
 _ATOM: Final = 3
 _PRODUCTS: Final = frozenset({ExprOp.MUL, ExprOp.FDIV, ExprOp.IDIV, ExprOp.MOD})
 _SUMS: Final = frozenset({ExprOp.ADD, ExprOp.SUB})
 _CHAINED: Final = frozenset({ExprOp.ADD, ExprOp.MUL, ExprOp.AND, ExprOp.OR})
-# A shorter text is repeated wherever it is used: that reads better than a number.
-_LONG: Final = 100
+# Characters; a shorter text is repeated wherever it is used, which reads better than a number.
+_MIN_NUMBERED: Final = 100
 
 
 def render(node: ExprBase) -> str:
@@ -40,8 +40,9 @@ def render(node: ExprBase) -> str:
 
 
 def texts(roots: Sequence[ExprBase]) -> tuple[list[str], list[str]]:
-    """Expressions as readable texts, and the long parts that several places in them use, each as
-    "%3 = …", which stands for it in the texts and in the parts that follow.
+    """Expressions as readable texts, and the long parts that several places in them use.
+
+    Each part is "%3 = …", and its number stands for it in the texts and in later parts.
     """
     order = _printed(roots)
     uses = Counter(source for node in order for source in _operands(node))
@@ -51,7 +52,7 @@ def texts(roots: Sequence[ExprBase]) -> tuple[list[str], list[str]]:
     numbered: set[ExprBase] = set()
     for node in order:
         text = _text(node, found, numbered)
-        if uses[node] > 1 and len(text) > _LONG:
+        if uses[node] > 1 and len(text) > _MIN_NUMBERED:
             number = f"%{len(parts)}"
             parts.append(f"{number} = {text}")
             text = number
@@ -123,8 +124,9 @@ def _infix(node: ExprBase, operands: Sequence[str], numbered: Collection[ExprBas
 
 
 def _needs_parentheses(operand: ExprBase, node: ExprBase, is_right: bool) -> bool:
-    """Whether an operator binds no more than that around it. Sums go on to the left of sums, and
-    what is chained to the left of its like.
+    """True if an operand needs parentheses: its operator binds no more than the one around it.
+
+    A sum needs none on the left of a sum, nor does a chained operator on the left of the same one.
     """
     own, around = _strength(operand.op), _strength(node.op)
     if own != around:

@@ -1,5 +1,5 @@
-"""How operations on values are built: constants are folded, in the dtype's own arithmetic, and what
-is never or always masked has no mask; nothing else is simplified.
+"""Construction of operations on values: constants are folded, in the dtype's own arithmetic, and
+masks that are always or never true are left out; nothing else is simplified.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ def alu(op: ExprOp, *src: Expr, dtype: DType | None = None) -> Expr:
 
 
 def select(condition: Expr, value: Expr, otherwise: Expr) -> Expr:
-    """A WHERE; left out where the value is a load, or a cast of one, that gives 0 under the same
-    mask anyway.
+    """A WHERE; left out if the value is a load that gives 0 under the same mask anyway, or a cast
+    of one.
     """
     element = uncast(value)
     if element.op is ExprOp.LOAD and otherwise.op is ExprOp.CONST and otherwise.arg == 0:
@@ -45,7 +45,7 @@ def select(condition: Expr, value: Expr, otherwise: Expr) -> Expr:
 
 
 def uncast(e: Expr) -> Expr:
-    """What an expression is cast from, if it is."""
+    """An expression without its casts."""
     while e.op is ExprOp.CAST:
         e = e.src[0]
     return e

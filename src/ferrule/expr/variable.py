@@ -75,7 +75,7 @@ class Length(Variable):
 
 
 def is_exact(size: Expr) -> bool:
-    """Whether a size is of the scheduler's variables alone."""
+    """True if a size depends on the scheduler's variables only."""
     below = [node for node in size.vars() if not isinstance(node, BoundVariable)]
     return all([isinstance(variable, Length) for variable in below])
 
@@ -112,7 +112,7 @@ class BoundVariable(Expr):
         return variable, value
 
     def unbound(self) -> tuple[Variable, int]:
-        """`unbind` for what is right with any value."""
+        """`unbind` for a property that holds for any value."""
         variable = self.src[0]
         assert isinstance(variable, Variable)
         return variable, int(self.arg[3])

@@ -1,1 +1,1 @@
-"""The devices: one module each, and what they stand on."""
+"""Devices: one module for each, and the modules that they share."""

@@ -1,6 +1,6 @@
 """The device CPU: kernels are native code, run by this process on all its cores.
 
-`docs/design/cpu-runtime.md` says why it is as it is, with the measurements.
+`docs/design/cpu-runtime.md` has the reasons for its design, with the measurements.
 """
 
 from __future__ import annotations
@@ -35,7 +35,9 @@ __all__ = [
 
 @final
 class _HostRenderer(Renderer):
-    """`LLVMRenderer`, imported for the first kernel: one from the disk cache needs none."""
+    """`LLVMRenderer`, imported for the first kernel: a kernel from the disk cache does
+    not need it.
+    """
 
     def __init__(self, target: Target) -> None:
         self.target = target

@@ -9,9 +9,9 @@ from typing import Any, TypeAlias, final
 
 from ferrule.buffer import LRUAllocator
 
-_ALIGNMENT = 64  # a cache line, and the widest vector register
-_MAPPED_FROM = 64 << 10
-_HUGE_PAGE = 2 << 20
+_ALIGNMENT = 64  # bytes, a cache line, and the widest vector register
+_MAPPED_FROM = 64 << 10  # bytes; larger blocks are mappings of their own. Not measured
+_HUGE_PAGE = 2 << 20  # bytes, on x86-64 and most of AArch64
 
 
 Owner: TypeAlias = bytearray | mmap.mmap | memoryview
@@ -30,7 +30,7 @@ class CPUMemory:
         self.address = address
 
     def view(self) -> memoryview:
-        """The bytes, not copied; as long as the view lives, so does the memory."""
+        """The bytes, not copied; the view keeps the memory alive."""
         return memoryview(self._owner)[self._start : self._start + self.nbytes]
 
     def part(self, start: int, nbytes: int) -> CPUMemory:
@@ -79,7 +79,7 @@ class CPUAllocator(LRUAllocator):
         dest[:] = src.view()
 
     def as_buffer(self, opaque: CPUMemory) -> memoryview:
-        """The block's own bytes; as long as the view lives, so does the memory."""
+        """The block's own bytes; the view keeps the memory alive."""
         return opaque.view()
 
     def offset(self, opaque: CPUMemory, start: int, nbytes: int) -> CPUMemory:

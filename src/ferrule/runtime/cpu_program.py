@@ -18,7 +18,10 @@ from ferrule.runtime.llvm import host_compiler, load_object
 @cache
 def native_runtime() -> pool.NativeRuntime:
     """The thread pool and the launch functions of this process, from the disk cache if they are
-    there. Raises `CompileError` where they are not and LLVM cannot be had."""
+    there.
+
+    Raises `CompileError` if they are not, and LLVM is not installed.
+    """
     compiler = host_compiler()
     arch = compiler.target.arch
     lib = compiler.compile_cached(pool.runtime_source(arch))
@@ -28,7 +31,7 @@ def native_runtime() -> pool.NativeRuntime:
 
 @cache
 def table_packer(n_slots: int) -> Struct:
-    """What packs an argument table of `n_slots` addresses and values."""
+    """The packer of an argument table of `n_slots` addresses and values."""
     return Struct(f"={n_slots}q")
 
 
@@ -37,11 +40,12 @@ _BODY = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64)
 
 @final
 class CPUProgram:
-    """A compiled kernel, ready to run: `lib` is an object file that defines `name` and
-    `name.extent`, as the CPU's binary interface says (docs/design/interfaces.md, §3).
+    """A compiled kernel, ready to run.
 
-    `fxn(table, start, stop)` is the kernel itself, `mem` its machine code, read-only (empty where
-    LLVM loaded it), `helper_handle` where the functions are that it may call.
+    `lib` is an object file that defines `name` and `name.extent`, by the CPU's binary interface
+    (docs/design/interfaces.md, §3). `fxn(table, start, stop)` is the kernel itself. `mem` is its
+    machine code, read-only; it is empty if LLVM loaded it. `helper_handle` has the functions that
+    the kernel may call.
 
     Raises `ObjectError` for a file that is malformed or lacks the two functions.
     """

@@ -1,6 +1,6 @@
 """The devices CUDA, CUDA:1 and so on: kernels are machine code for one kind of GPU.
 
-`docs/design/cuda.md` says how it works, and what was measured.
+`docs/design/cuda.md` has its design, and the measurements.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ __all__ = [
 
 @final
 class CUDADevice(Compiled):
-    """A GPU as a device; kernels and copies are queued, and done in order."""
+    """A GPU as a device; kernels and copies are queued, and run in order."""
 
     def __init__(self, name: str, gpu: GPU, toolchain: Toolchain) -> None:
         compiler = CUDACompiler(architecture(gpu.capability), toolchain)
@@ -56,13 +56,13 @@ class CUDADevice(Compiled):
 
 
 toolchain: Callable[[], Toolchain] = NVRTC
-"""What compiles for the devices that are opened from now on."""
+"""The toolchain of the devices that are opened from now on."""
 
 
 def device(name: str) -> CUDADevice:
     """A GPU as a device: `CUDA` is the first one, `CUDA:1` the next.
 
-    Raises `ImportError` where a package is missing, `OSError` where a driver, NVRTC or the GPU is.
+    Raises `ImportError` if a package is missing, `OSError` if a driver, NVRTC or the GPU is.
     """
     number = name.partition(":")[2] or "0"
     if not number.isdecimal():

@@ -1,7 +1,7 @@
 """NVRTC, NVIDIA's compiler: CUDA C to machine code for exactly one kind of GPU.
 
-Code for one kind, a cubin, is what any driver of that kind loads; PTX of a new compiler is not what
-an old driver takes.
+Any driver of that kind of GPU loads such code, a cubin; an old driver does not accept the PTX of a
+new compiler.
 """
 
 from __future__ import annotations
@@ -24,25 +24,27 @@ from ferrule.renderer.cdialect import CUDA
 from ferrule.runtime.cuda_driver import INSTALL
 
 UNALIGNED = "FERRULE_UNALIGNED"
-"""Defined where addresses are no multiples of 16; see docs/design/interfaces.md, §3."""
+"""The macro that is defined if addresses are no multiples of 16; see
+docs/design/interfaces.md, §3.
+"""
 
 _REPORT = "--ptxas-options=-v"
-"""Asks the assembler for the resources of each kernel, which then are in the log."""
+"""The option by which the assembler reports the resources of each kernel in the log."""
 _FLAGS = ("--std=c++17", *CUDA.flags, _REPORT)
 
 _REGISTERS = 65536
-"""Of a multiprocessor of any GPU that is supported."""
+"""Registers of a multiprocessor of any supported GPU."""
 _GRANULE = 8
-"""A thread gets as many of them as the next multiple."""
+"""Registers are given to a thread in multiples of this number."""
 _LAUNCH = re.compile(r"__launch_bounds__\((\d+)(, \d+)?\)")
 
 
 class Toolchain(Protocol):
-    """What makes machine code of CUDA C."""
+    """A compiler from CUDA C to machine code."""
 
     @property
     def version(self) -> str:
-        """With the architecture and the options it decides what comes out."""
+        """A version that, with the architecture and the options, determines the result."""
 
     def build(self, source: str, arch: str, options: Sequence[str]) -> bytes:
         """The machine code for `arch`, such as `sm_90a`. Raises `CompileError`, with the log."""
@@ -61,7 +63,7 @@ def _bindings() -> Any:
 
 @cache
 def _include_options() -> tuple[str, ...]:
-    """Where the headers of CUDA are, if they are installed."""
+    """The include path of CUDA's headers, if they are installed."""
     from cuda.pathfinder import find_nvidia_header_directory
 
     found = find_nvidia_header_directory("cudart")
@@ -69,7 +71,7 @@ def _include_options() -> tuple[str, ...]:
 
 
 def _loaded_version() -> str:
-    """The version that the library itself tells. Raises `OSError` where it is not installed."""
+    """The version that the library itself reports. Raises `OSError` if it is not installed."""
     nvrtc = _bindings()
     try:
         major, minor = _check(nvrtc.nvrtcVersion())
@@ -81,11 +83,11 @@ def _loaded_version() -> str:
 
 
 def _installed_version() -> str:
-    """The same from NVIDIA's package where that is installed, for the CUDA of the bindings.
+    """The version of NVIDIA's package for the CUDA of the bindings, if it is installed.
 
-    The library takes a tenth of a second to load, which nobody should wait for whose kernels are
-    all in the disk cache. There may be packages for several versions of CUDA, of which the
-    bindings load one: that of their own.
+    Loading the library takes a tenth of a second, which a process does not need whose kernels are
+    all in the disk cache. There may be packages for several versions of CUDA; the bindings load the
+    one of their own version.
     """
     try:
         major = metadata.version("cuda-bindings").partition(".")[0]
@@ -105,14 +107,14 @@ def _check(result: tuple[Any, ...]) -> Any:
 @final
 @dataclass(frozen=True)
 class Resources:
-    """What each thread of a kernel takes. Spilled is what its registers have no room for."""
+    """The registers of each thread of a kernel, and the bytes that it spills for lack of them."""
 
     registers: int
     spilled_bytes: int
 
 
 def _resources(log: str) -> Resources | None:
-    """What the assembler reports; None unless it is of one kernel."""
+    """The resources in the assembler's report; None unless it is of one kernel."""
     spilled = re.findall(r"(\d+) bytes spill stores", log)
     registers = re.findall(r"Used (\d+) registers", log)
     if len(registers) != 1 or len(spilled) != 1:
@@ -121,7 +123,7 @@ def _resources(log: str) -> Resources | None:
 
 
 def _blocks_at_once(threads: int, used: Resources) -> int:
-    """For how many blocks a multiprocessor has registers."""
+    """The number of blocks that a multiprocessor has registers for."""
     of_thread = -(-used.registers // _GRANULE) * _GRANULE
     return _REGISTERS // (threads * of_thread)
 
@@ -130,8 +132,9 @@ def _blocks_at_once(threads: int, used: Resources) -> int:
 class NVRTC:
     """The toolchain of real GPUs.
 
-    How many blocks are to run at once a kernel says, by an estimate of its registers, or leaves to
-    the compiler's guess. If registers are spilled for its sake, it is compiled again for fewer.
+    A kernel says how many blocks are to run at once, by an estimate of its registers, or leaves it
+    to the compiler. If registers are spilled because of that, it is compiled again for fewer
+    blocks.
 
     Raises `ImportError` without the bindings, `OSError` without NVRTC's library.
     """
@@ -149,7 +152,9 @@ class NVRTC:
         return self._spilling_least(source, arch, options)[0]
 
     def resources(self, source: str, arch: str) -> Resources:
-        """What the kernel of `source` takes on a GPU of kind `arch`, as its assembler reports."""
+        """The resources of the kernel of `source` on a GPU of kind `arch`, as its assembler reports
+        them.
+        """
         _, log = self._spilling_least(source, arch, _FLAGS)
         used = _resources(log)
         if used is None:
@@ -157,7 +162,7 @@ class NVRTC:
         return used
 
     def _spilling_least(self, source: str, arch: str, options: Sequence[str]) -> tuple[bytes, str]:
-        """The cubin with the most blocks at once of those that spill least, and its log."""
+        """The cubin with the most blocks at once among those that spill least, and its log."""
         found = self._compile(source, arch, options)
         used, launch = _resources(found[1]), _LAUNCH.search(source)
         if used is None or launch is None:
@@ -174,7 +179,7 @@ class NVRTC:
         return found
 
     def _compile(self, source: str, arch: str, options: Sequence[str]) -> tuple[bytes, str]:
-        """The cubin, and what the compiler has to say."""
+        """The cubin, and the compiler's log."""
         nvrtc = _bindings()
         program = _check(nvrtc.nvrtcCreateProgram(source.encode(), b"kernel.cu", 0, [], []))
         try:
@@ -194,7 +199,7 @@ class NVRTC:
 
 
 def _unknown(arch: str) -> str:
-    """What to do where the compiler is older than the GPU; empty if it is not."""
+    """A hint if the compiler is older than the GPU; else empty."""
     known = [f"sm_{number}" for number in _check(_bindings().nvrtcGetSupportedArchs())]
     if arch.rstrip("a") in known:
         return ""
@@ -215,7 +220,7 @@ _LENGTH = struct.Struct("<Q")
 
 
 def pack_program(cubin: bytes, source: str) -> bytes:
-    """Machine code with its source, of which other code may be made when it is needed."""
+    """Machine code with its source, from which other code may be made when it is needed."""
     text = source.encode()
     return b"".join((_MAGIC, _LENGTH.pack(len(text)), text, cubin))
 
@@ -233,8 +238,8 @@ def unpack_program(lib: bytes) -> tuple[bytes, str | None]:
 class CUDACompiler(Compiler):
     """CUDA C to a program for the architecture `arch`, such as `sm_90a`.
 
-    A kernel that has other code for addresses that are no multiples of 16 comes with its source:
-    `unaligned` compiles that, and few kernels ever need it.
+    A kernel with separate code for addresses that are no multiples of 16 carries its source.
+    `unaligned` compiles that code, which few kernels ever need.
     """
 
     def __init__(self, arch: str, toolchain: Toolchain, aligned: bool = True) -> None:
@@ -257,7 +262,7 @@ class CUDACompiler(Compiler):
         return CUDACompiler(self.arch, self._toolchain, aligned=False)
 
     def disassemble(self, lib: bytes) -> str:
-        """The machine code as text, by nvdisasm. Raises `CompileError` where that is missing."""
+        """The machine code as text, by nvdisasm. Raises `CompileError` if that is missing."""
         cubin, _ = unpack_program(lib)
         with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
             file.write(cubin)

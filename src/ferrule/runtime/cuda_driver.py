@@ -1,7 +1,7 @@
-"""The CUDA driver: its errors, and a GPU as everything else here sees it.
+"""The CUDA driver: its errors, and a GPU as all other modules see it.
 
-No other module opens a GPU. Everything that a process does on one goes through one stream, in
-program order: so memory may be used again as soon as the work that used it is queued.
+No other module opens a GPU. All work of a process on one GPU goes through one stream, in program
+order. So memory may be used again as soon as the work that used it is queued.
 """
 
 from __future__ import annotations
@@ -70,8 +70,8 @@ def _error(code: Any, doing: str) -> CUDAError:
 def check(result: tuple[Any, ...], doing: str = "CUDA") -> Any:
     """The values that a function of the driver gives: none, one, or a tuple of them.
 
-    Raises `CUDAError`, with what was being done and the driver's name and text of the error;
-    `CUDAMemoryError`, also a `MemoryError`, where there is no memory.
+    Raises `CUDAError`, with the operation and the driver's name and text of the error;
+    `CUDAMemoryError`, also a `MemoryError`, if there is no memory.
     """
     if result[0]:
         raise _error(result[0], doing)
@@ -82,9 +82,9 @@ def check(result: tuple[Any, ...], doing: str = "CUDA") -> Any:
 
 @final
 class GPU:
-    """One GPU: its primary context, one stream, and what it can do.
+    """One GPU: its primary context, one stream, and its properties.
 
-    Raises `OSError` where there is no such GPU.
+    Raises `OSError` if there is no such GPU.
     """
 
     def __init__(self, number: int) -> None:
@@ -96,24 +96,24 @@ class GPU:
         self._set_current = driver.cuCtxSetCurrent
         self.activate()
         self.stream = check(driver.cuStreamCreate(driver.CUstream_flags.CU_STREAM_NON_BLOCKING))
-        # At exit this runs after everything that was made later is gone.
+        # At exit this runs after all objects that were made later are gone.
         weakref.finalize(self, _destroy_stream, self.context, self.stream)
 
     def __repr__(self) -> str:
         return f"<GPU {self.number} {self.name}>"
 
     def activate(self) -> None:
-        """Makes the GPU the one that this thread's next calls of the driver are about."""
+        """Make this GPU the current one for this thread's next calls of the driver."""
         (code,) = self._set_current(self.context)  # every replay comes by here
         if code:
             raise _error(code, "CUDA")
 
     def release(self, *calls: Callable[[], object]) -> None:
-        """Makes calls of the driver that give something back; what they say is nobody's business.
+        """Call functions of the driver that give something back, and ignore their results.
 
-        For destructors: these may run between `activate` of another GPU and its use, so what was
-        active is active again afterwards. Where the GPU is lost, to a kernel that failed or because
-        this process is a fork, there is nothing to give back.
+        For destructors: these may run between `activate` of another GPU and its use, so the GPU
+        that was active before is active again afterwards. If the GPU is lost, by a kernel that
+        failed or because this process is a fork, there is nothing to give back.
         """
         driver = bindings()
         (code,) = driver.cuCtxPushCurrent(self.context)
@@ -123,18 +123,18 @@ class GPU:
             driver.cuCtxPopCurrent()
 
     def synchronize(self) -> None:
-        """Waits for everything that is queued. Raises `CUDAError` where some of it failed."""
+        """Wait for everything that is queued. Raises `CUDAError` if some of it failed."""
         self.activate()
         check(bindings().cuStreamSynchronize(self.stream), f"{self.name}: waiting for its work")
 
     def attribute(self, name: str) -> int:
-        """What the driver says about the GPU: `CU_DEVICE_ATTRIBUTE_` and `name`."""
+        """An attribute of the GPU: `CU_DEVICE_ATTRIBUTE_` and `name`."""
         driver = bindings()
         attribute = getattr(driver.CUdevice_attribute, f"CU_DEVICE_ATTRIBUTE_{name}")
         return int(check(driver.cuDeviceGetAttribute(attribute, self.handle)))
 
     def free_bytes(self) -> int:
-        """How many bytes of its memory nobody uses."""
+        """The bytes of its memory that are free."""
         self.activate()
         free, _ = check(bindings().cuMemGetInfo())
         return int(free)
@@ -165,13 +165,13 @@ class GPU:
 
 def _destroy_stream(context: Any, stream: Any) -> None:
     driver = bindings()
-    # The process ends, or has lost the GPU: there is nobody to tell.
+    # The process ends, or has lost the GPU: errors have no reader.
     driver.cuCtxSetCurrent(context)
     driver.cuStreamDestroy(stream)
 
 
 _OLDEST_DRIVER = 12040
-"""Of CUDA 12.4, the first that tells which parameters a kernel has."""
+"""The version of CUDA 12.4, the first that reports which parameters a kernel has."""
 
 
 def _readable(version: int) -> str:
@@ -185,7 +185,7 @@ def _readable(version: int) -> str:
 
 @cache
 def _initialize() -> int:
-    """How many GPUs there are. Raises `OSError` where there is no driver, or too old a one."""
+    """The number of GPUs. Raises `OSError` if there is no driver, or too old a one."""
     driver = bindings()
     try:
         check(driver.cuInit(0), "starting the CUDA driver")
@@ -217,7 +217,7 @@ def open_gpu(number: int) -> GPU:
 
 @final
 class Timer:
-    """Measures what is queued from its creation on, by the GPU's own clock."""
+    """A stopwatch for work that is queued from its creation on, by the GPU's own clock."""
 
     def __init__(self, gpu: GPU) -> None:
         self._gpu = gpu
@@ -231,7 +231,7 @@ class Timer:
         check(driver.cuEventRecord(self._start, gpu.stream))
 
     def seconds(self) -> float:
-        """Waits for what was queued since; the seconds that it took."""
+        """Wait for the work queued since; the seconds that it took."""
         driver = bindings()
         check(driver.cuEventRecord(self._end, self._gpu.stream))
         check(driver.cuEventSynchronize(self._end), f"{self._gpu.name}: waiting for its work")
@@ -239,22 +239,22 @@ class Timer:
         return milliseconds / 1e3
 
 
-# *** what code generation may assume ***
+# *** the target of code generation ***
 
 # float32 lanes of a multiprocessor, by compute capability; others are taken for the last.
 _LANES = {(8, 0): 64, (8, 6): 128, (8, 7): 128, (8, 9): 128, (9, 0): 128}
-_USUAL_CLOCK = 1_500_000  # kHz
-_USUAL_INTENSITY = 40  # operations to a byte of memory
+_USUAL_CLOCK = 1_500_000  # kHz, if the driver does not report it
+_USUAL_INTENSITY = 40  # operations for each byte of memory, if the driver does not report its clock
 _BLOCK_THREADS = 256
 STATIC_SHARED_BYTES = 48 << 10
-"""What a kernel has of it without asking."""
+"""Bytes of shared memory that a kernel has without asking."""
 # 128 registers of a thread, four to a vector: two blocks of 256 threads fit a multiprocessor.
 _N_VECTOR_REGISTERS = 32
 _NATIVE_OPS = frozenset({"MULACC", "NEAR_EXP2", "ROUND", "SQRT", "TRUNC"})
 
 
 def architecture(capability: tuple[int, int]) -> str:
-    """The name of a GPU's instruction set, with what only this very generation has.
+    """The name of a GPU's instruction set, with the features that only this generation has.
 
     >>> architecture((8, 0)), architecture((9, 0))
     ('sm_80', 'sm_90a')
@@ -264,8 +264,9 @@ def architecture(capability: tuple[int, int]) -> str:
 
 
 def _features(capability: tuple[int, int]) -> str:
-    """What it has beside threads: asynchronous copies, and products of matrices by a warp, or, the
-    generation of 9.0 alone, by four.
+    """The features for code generation.
+
+    They are asynchronous copies, products of matrices by a warp, and, for 9.0 alone, by four warps.
     """
     if capability < (8, 0):
         return ""
@@ -273,20 +274,20 @@ def _features(capability: tuple[int, int]) -> str:
 
 
 class Described(Protocol):
-    """What is known about a GPU."""
+    """A GPU by its properties."""
 
     @property
     def capability(self) -> tuple[int, int]:
         """Its compute capability."""
 
     def attribute(self, name: str) -> int:
-        """What the driver says about it: `CU_DEVICE_ATTRIBUTE_` and `name`."""
+        """An attribute of the GPU: `CU_DEVICE_ATTRIBUTE_` and `name`."""
 
 
 def _speeds(gpu: Described) -> tuple[float, float]:
     """Operations on float32, and bytes of its memory, per second.
 
-    A GPU that shares the host's memory, or that somebody divides, may not say what its clocks are.
+    A GPU that shares the host's memory, or is a part of one, may not report its clocks.
     """
     clock = gpu.attribute("CLOCK_RATE") or _USUAL_CLOCK
     lanes = gpu.attribute("MULTIPROCESSOR_COUNT") * _LANES.get(gpu.capability, 128)
@@ -296,7 +297,9 @@ def _speeds(gpu: Described) -> tuple[float, float]:
 
 
 def gpu_target(gpu: Described) -> Target:
-    """What code generation may assume about a GPU. The speeds are estimates, a block's share."""
+    """The target for a GPU: all that code generation may assume about it. The speeds are estimates
+    for a block's share.
+    """
     blocks = gpu.attribute("MAX_THREADS_PER_MULTIPROCESSOR") // _BLOCK_THREADS
     chunks = gpu.attribute("MULTIPROCESSOR_COUNT") * blocks
     flops, bandwidth = _speeds(gpu)

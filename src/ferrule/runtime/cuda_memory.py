@@ -1,7 +1,7 @@
 """Memory of a GPU, and copies to it, from it and between two.
 
-Memory comes from `cuMemAlloc`, not from the driver's own pools: `LRUAllocator` is a pool already,
-graphs and other GPUs may use such memory without asking, and it is given back so rarely that
+Memory comes from `cuMemAlloc`, not from the driver's own pools. `LRUAllocator` is a pool already,
+and graphs and other GPUs may use such memory without further calls. It is given back so rarely that
 waiting for the GPU then costs nothing.
 """
 
@@ -33,7 +33,7 @@ class CUDAMemory:
         return CUDAMemory(self.address + start, nbytes, self.gpu)
 
     def overlaps(self, other: CUDAMemory) -> bool:
-        """Whether the two have a byte in common."""
+        """True if the two blocks have a byte in common."""
         return (
             self.gpu is other.gpu
             and self.address < other.address + other.nbytes
@@ -41,20 +41,20 @@ class CUDAMemory:
         )
 
 
-_SLOT_BYTES = 4 << 20
+_SLOT_BYTES = 4 << 20  # bytes of pinned memory of a slot; not measured
 _N_SLOTS = 2
 
 
 @final
 class _Slot:
-    """Some memory of the host that the GPU reads and writes by itself, and who uses it."""
+    """Pinned memory of the host, which the GPU reads and writes by itself."""
 
     def __init__(self, gpu: GPU) -> None:
         driver = bindings()
         self.address = int(check(driver.cuMemAllocHost(_SLOT_BYTES), "pinning memory"))
         self.view = memoryview((ctypes.c_ubyte * _SLOT_BYTES).from_address(self.address)).cast("B")
         self.done = check(driver.cuEventCreate(driver.CUevent_flags.CU_EVENT_DISABLE_TIMING))
-        """The last copy to or from here."""
+        """The event of the last copy to or from here."""
         weakref.finalize(
             self,
             gpu.release,
@@ -64,7 +64,7 @@ class _Slot:
         )
 
     def wait(self) -> None:
-        """Waits for the last copy to or from here."""
+        """Wait for the last copy to or from here."""
         check(bindings().cuEventSynchronize(self.done), "a copy between host and GPU")
 
 
@@ -128,10 +128,10 @@ def _take(slot: _Slot, dest: memoryview) -> None:
 
 @final
 class CUDAAllocator(LRUAllocator):
-    """The memory of one GPU, as `CUDAMemory`. What is freed is kept for the next request.
+    """The memory of one GPU, as `CUDAMemory`. Freed blocks are kept for later requests.
 
-    A block may be given out again while work that uses it is still queued: whatever its next owner
-    does with it is queued behind that.
+    A block may be given out again while work that uses it is still queued: the work of its next
+    owner is queued after that.
     """
 
     def __init__(self, gpu: GPU) -> None:
@@ -190,7 +190,9 @@ def _copy_inside(dest: CUDAMemory, src: CUDAMemory) -> None:
 
 
 def _copy_across(dest: CUDAMemory, src: CUDAMemory) -> None:
-    """Behind what is queued on both, and before what is queued on either afterwards."""
+    """Queue a copy after all work on both GPUs, and before all work that is queued on
+    either later.
+    """
     to, origin = dest.gpu, src.gpu
     _allow_access(to, origin)
     _wait_for(to, origin)
@@ -203,7 +205,9 @@ def _copy_across(dest: CUDAMemory, src: CUDAMemory) -> None:
 
 
 def _wait_for(gpu: GPU, other: GPU) -> None:
-    """What is queued on one GPU from now on comes after what is queued on another."""
+    """Let work that is queued on one GPU from now on wait for the work that is queued on
+    another.
+    """
     driver = bindings()
     other.activate()
     event = check(driver.cuEventCreate(driver.CUevent_flags.CU_EVENT_DISABLE_TIMING))
@@ -211,14 +215,14 @@ def _wait_for(gpu: GPU, other: GPU) -> None:
     gpu.activate()
     check(driver.cuStreamWaitEvent(gpu.stream, event, 0))
     other.activate()
-    check(driver.cuEventDestroy(event))  # it goes when nothing waits for it any more
+    check(driver.cuEventDestroy(event))  # the driver frees it when nothing waits for it any more
 
 
 @cache
 def _allow_access(gpu: GPU, other: GPU) -> None:
-    """Lets a GPU read the memory of another directly, where they are connected so.
+    """Let a GPU read the memory of another directly, if they are connected.
 
-    Otherwise the driver copies by way of the host, also where a GPU has all peers it can have.
+    Otherwise the driver copies by way of the host, also if a GPU has as many peers as it can have.
     """
     driver = bindings()
     if check(driver.cuDeviceCanAccessPeer(gpu.handle, other.handle)):

@@ -23,7 +23,7 @@ from ferrule.runtime.cuda_driver import (
 )
 from ferrule.runtime.cuda_memory import CUDAMemory
 
-_ALIGNMENT = 16
+_ALIGNMENT = 16  # bytes; addresses that are no multiples of it need other code
 _ADDRESS_BYTES = 8
 _VALUE_BYTES = 4
 _SMALLEST, _LARGEST = -(2**31), 2**31 - 1
@@ -34,15 +34,15 @@ _MAX_SHARED = "MAX_DYNAMIC_SHARED_SIZE_BYTES"
 class Arguments:
     """The memory that the driver takes a launch's arguments from: addresses, then 32-bit values.
 
-    It is laid out once; `fill` changes what is in it. `pointer` is the address of the table that
-    the driver wants, one pointer to each argument.
+    It is laid out once; `fill` changes its contents. `pointer` is the address of the driver's
+    table, with one pointer to each argument.
     """
 
     def __init__(self, name: str, n_addresses: int, n_values: int) -> None:
         self.name = name
         self.n_addresses = n_addresses
         n = n_addresses + n_values
-        # The low half of a slot is where a value of four bytes is looked for.
+        # The driver reads a value of four bytes from the low half of its slot.
         self._slots = (ctypes.c_int64 * max(n, 1))()
         start = ctypes.addressof(self._slots)
         places = [start + ctypes.sizeof(ctypes.c_int64) * i for i in range(n)]
@@ -50,8 +50,10 @@ class Arguments:
         self.pointer = ctypes.addressof(self._table)
 
     def fill(self, addresses: Sequence[int], values: Sequence[int]) -> None:
-        """Puts the arguments of the next launch in. Raises `RunnerError` for a value that needs
-        more than 32 bits."""
+        """Put in the arguments of the next launch.
+
+        Raises `RunnerError` for a value that needs more than 32 bits.
+        """
         for value in values:
             if not _SMALLEST <= value <= _LARGEST:
                 raise RunnerError(
@@ -79,13 +81,13 @@ class _Function:
             partial(driver.cuStreamSynchronize, gpu.stream),
             partial(driver.cuModuleUnload, module),
         )
-        # At exit a graph may still need it, and the process takes it along.
+        # At exit a graph may still need it, and it goes with the process.
         unload.atexit = False
         function = driver.cuModuleGetFunction(module, symbol(name).encode())
         self.handle = check(function, f"kernel {name}")
         self.sizes = _parameter_sizes(self.handle)
         self.max_threads = self._attribute("MAX_THREADS_PER_BLOCK")
-        # What it declares is part of that; not every driver may say so.
+        # Declared memory is part of that; not every driver may say so.
         free = STATIC_SHARED_BYTES - self._attribute("SHARED_SIZE_BYTES")
         self._max_shared = min(self._attribute(_MAX_SHARED), free)
         self._lock = Lock()
@@ -108,7 +110,7 @@ class _Function:
 
 
 def _parameter_sizes(function: Any) -> list[int]:
-    """The bytes of each parameter; the driver says where they end."""
+    """The bytes of each parameter; the driver reports the end of the list by an error."""
     driver = bindings()
     sizes: list[int] = []
     while True:
@@ -121,12 +123,12 @@ def _parameter_sizes(function: Any) -> list[int]:
 
 @final
 class CUDAProgram:
-    """A compiled kernel on a GPU, the first one unless another is given.
+    """A compiled kernel on a GPU, the first GPU unless another is given.
 
-    `lib` is what `CUDACompiler` made, or a cubin. Its parameters are addresses, then 32-bit
+    `lib` is the result of `CUDACompiler`, or a cubin. Its parameters are addresses, then 32-bit
     values. With a `compiler` it also runs on addresses that are no multiples of 16.
 
-    Raises `CUDAError` where the driver does not take it.
+    Raises `CUDAError` if the driver does not accept it.
     """
 
     def __init__(
@@ -155,7 +157,7 @@ class CUDAProgram:
         return Arguments(self.name, self._n_addresses, self._n_values)
 
     def check_arguments(self, n_addresses: int, n_values: int) -> None:
-        """Raises `RunnerError` where the kernel has other parameters."""
+        """Raise `RunnerError` if the kernel has other parameters."""
         if (n_addresses, n_values) != (self._n_addresses, self._n_values):
             raise RunnerError(
                 f"kernel {self.name} takes {self._n_addresses} buffers and {self._n_values} "
@@ -187,7 +189,7 @@ class CUDAProgram:
         return _Function(self.gpu, self.name, lib)
 
     def check_launch(self, global_size: Sequence[int], local_size: Sequence[int]) -> None:
-        """Raises `RunnerError` for more blocks, or more threads in one, than the GPU takes."""
+        """Raise `RunnerError` for more blocks, or more threads in one, than the GPU takes."""
         gpu = self.gpu
         grid_fits = all(n <= most for n, most in zip(global_size, gpu.max_grid, strict=True))
         if not grid_fits or min(global_size) < 0:

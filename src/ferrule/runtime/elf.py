@@ -45,7 +45,7 @@ _NO_RELOCATION = 0
 HOST = MACHINES.get(platform.machine().lower())
 """The processor that this process runs on; None if `relocations` does not know it."""
 
-_LARGEST_IMAGE = 1 << 30
+_MAX_IMAGE = 1 << 30  # bytes; no kernel comes near it
 
 
 @final
@@ -82,12 +82,12 @@ class LoadedObject:
     symbols: Mapping[str, int]
     """The addresses of the functions and variables that the object defines for others."""
     mem: memoryview
-    """The executable part, read-only; empty where LLVM loaded the object."""
+    """The executable part, read-only; empty if LLVM loaded the object."""
     owner: object
-    """What keeps the memory mapped."""
+    """The object that keeps the memory mapped."""
 
     def address(self, name: str) -> int:
-        """Where `name` is. Raises `ObjectError` if the object does not define it."""
+        """The address of `name`. Raises `ObjectError` if the object does not define it."""
         if name not in self.symbols:
             defined = ", ".join(sorted(self.symbols)) or "nothing"
             raise ObjectError(f"object file: no symbol {name!r}; it defines {defined}")
@@ -95,7 +95,7 @@ class LoadedObject:
 
 
 def supports(data: bytes) -> bool:
-    """Whether `load` is meant for this kind of object file, whatever its state."""
+    """True if `load` is meant for this kind of object file, whatever its state."""
     if HOST is None or len(data) < _HEADER.size or not data.startswith(_MAGIC):
         return False
     if not HOST.has_coherent_instructions and _clear_cache() is None:
@@ -104,10 +104,10 @@ def supports(data: bytes) -> bool:
 
 
 def load(data: bytes, externals: Mapping[str, int], machine: Machine | None = HOST) -> LoadedObject:
-    """Maps the object file `data`, resolving what it does not define by `externals`.
+    """Map the object file `data`; its undefined symbols are resolved by `externals`.
 
-    `machine` is what it was compiled for: code for another processor than this one is laid out
-    and protected in the same way, to be looked at.
+    `machine` is the processor that it was compiled for. Code for another processor than this one is
+    laid out and protected in the same way, for inspection.
 
     Raises `ObjectError` if the file is malformed, needs a symbol that is not in `externals`, or
     uses a feature that kernels have no need of; `OSError` if the system refuses the memory.
@@ -162,7 +162,7 @@ def _read_section(
     alignment = max(alignment, 1)
     if alignment & (alignment - 1) or alignment > mmap.PAGESIZE:
         raise ObjectError(f"object file: a section aligned to {alignment} bytes")
-    if size > _LARGEST_IMAGE:
+    if size > _MAX_IMAGE:
         raise ObjectError(f"object file: a section of {size} bytes")
     if flags & _ALLOCATE and (flags & _THREAD_LOCAL or kind in _INITIALISERS):
         raise ObjectError("object file: thread-local data and initialisers are not supported")
@@ -194,7 +194,8 @@ def _read_symbol(
     return _Symbol(name, section, value, info >> 4 in _GLOBAL_BINDINGS)
 
 
-# What calls reach libc by from far away: code that jumps, and the address; see `Machine.jump`.
+# A stub, by which calls reach libc from far away: code that jumps, and the address; see
+# `Machine.jump`.
 _STUB = Struct("<8sQ")
 _STUB_CELL = 8
 
@@ -224,7 +225,7 @@ class _Image:
             self.stubs[index] = first_stub + number * _STUB.size
         self.protected = round_up(first_stub + len(self.stubs) * _STUB.size, mmap.PAGESIZE)
         self.size = round_up(self._place(self.protected, writable=True), mmap.PAGESIZE)
-        if not 0 < self.size <= _LARGEST_IMAGE:
+        if not 0 < self.size <= _MAX_IMAGE:
             raise ObjectError(f"object file: {self.size} bytes to load")
 
     def _place(self, end: int, writable: bool) -> int:
@@ -237,7 +238,7 @@ class _Image:
         return end
 
     def _relocations(self) -> list[tuple[int, int, int, int, int]]:
-        """For each relocation: section, offset in it, kind, symbol, addend."""
+        """The relocations, each as (section, offset in it, kind, symbol, addend)."""
         found = []
         for section in self.sections:
             if section.kind == _RELOCATIONS_WITHOUT and section.info in self.offsets:
@@ -257,7 +258,7 @@ class _Image:
         return list(needed)
 
     def load(self) -> LoadedObject:
-        """Maps memory, fills it, and makes the code executable."""
+        """Map memory, fill it, and make the code executable."""
         image = mmap.mmap(-1, self.size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
         self.base = ctypes.addressof(ctypes.c_char.from_buffer(image))
         for index, offset in self.offsets.items():
@@ -287,12 +288,12 @@ class _Image:
             return self.externals[symbol.name]
         if symbol.section == _ABSOLUTE:
             return symbol.value
-        if symbol.section not in self.offsets or symbol.value > _LARGEST_IMAGE:
+        if symbol.section not in self.offsets or symbol.value > _MAX_IMAGE:
             raise ObjectError(f"object file: symbol {symbol.name!r} is not in memory")
         return self.base + self.offsets[symbol.section] + symbol.value
 
     def _target(self, kind: int, index: int) -> int:
-        """The address that a relocation of this kind against a symbol means."""
+        """The address that a relocation of this kind against a symbol refers to."""
         if kind in self.machine.cells:
             return self.base + self.stubs[index] + _STUB_CELL
         if kind in self.machine.calls and index in self.stubs:
@@ -347,10 +348,11 @@ def _make_executable(address: int, size: int) -> None:
 
 @cache
 def _clear_cache() -> Callable[[int, int], None] | None:
-    """The function of the compiler's runtime library that makes code written from one address to
-    before another visible to all processors; None where the library is not installed.
+    """The function of the compiler's runtime library that makes written code visible to all
+    processors.
 
-    It cannot be made here, since it would have to be called on itself first.
+    It takes the first address of the code, and the one after its end. None if the library is not
+    installed. It cannot be made here, as it would have to be called on itself first.
     """
     try:
         library = ctypes.CDLL("libgcc_s.so.1")

@@ -1,12 +1,12 @@
 """LLVM, by way of llvmlite: the compiler of the CPU device. No other module imports llvmlite.
 
-It is imported when something is compiled, and not before: 40 ms or more, and 45 MB, that a process
-whose kernels are all in the disk cache does not pay.
+It is imported when something is compiled, and not before. That takes 40 ms or more, and 45 MB,
+which a process does not pay whose kernels are all in the disk cache.
 
-What a kernel compiles to depends on its source, the target's features, LLVM's version and the
-flags below, all of which `CPUCompiler.cachekey` names; so objects may be moved between machines
-of one target. LLVM's own idea of the processor is not asked: it would have to be imported for the
-key, and it guesses a model by family and stepping.
+The result for a kernel depends on its source, the target's features, LLVM's version and the flags
+below. `CPUCompiler.cachekey` has all of these, so objects may be moved between machines of one
+target. LLVM is not asked for the processor's model: it would have to be imported for the key, and
+it guesses a model by family and stepping.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ from ferrule.diskcache import digest
 from ferrule.runtime.elf import LoadedObject, ObjectError, load, supports
 from ferrule.target import Target, detect_cpu
 
-# Kernels come with explicit vectors and register tiles, so that of LLVM's passes only the one
-# matters that turns stack slots into registers: 41 ms for a matrix product, 90 with all of them.
+# Kernels come with explicit vectors and register tiles, so only the pass matters that turns stack
+# slots into registers: 41 ms for a matrix product, 90 ms with all passes.
 _PASSES = ("sroa",)
 _OPT_LEVEL = 2
 _RELOCATION_MODEL = "pic"
@@ -40,14 +40,14 @@ _DEFINITION = re.compile(r'^define\b[^@\n]*@"?([\w.$-]+)"?\(', re.MULTILINE)
 
 
 def _kernel_name(src: str) -> str:
-    """The kernel that a source defines, as far as one can tell."""
+    """The name of the kernel that a source defines, as far as one can tell."""
     names = _DEFINITION.findall(src)
     kernels = [name for name in names if not name.endswith(".extent")]
     return kernels[0] if kernels else "?"
 
 
 def _package_version() -> str:
-    """What stands for llvmlite's version in cache keys, found without importing it."""
+    """A string for llvmlite's version in cache keys, found without importing it."""
     found = find_spec("llvmlite")
     if found is None or found.origin is None:
         return "none"
@@ -77,11 +77,11 @@ def _llvm() -> Any:
 
 @cache
 def _emitter() -> Callable[..., Any] | None:
-    """LLVM's code generator, without the lock that llvmlite has around every call; None if new
-    versions do not offer it.
+    """LLVM's code generator, without the lock that llvmlite has around every call.
 
-    LLVM itself allows one context a thread. Code generation is nine tenths of a compilation;
-    everything else goes through llvmlite, one thread at a time.
+    LLVM itself allows one context for each thread. Code generation is nine tenths of a compilation;
+    everything else goes through llvmlite, one thread at a time. None if a new version of llvmlite
+    does not offer it.
     """
     ffi = _llvm().ffi
     try:
@@ -122,11 +122,11 @@ class CPUCompiler(Compiler):
     def compile(self, src: str) -> bytes:
         """The object file for the module `src`.
 
-        Raises `CompileError`, with the kernel's name and LLVM's message, where LLVM rejects it.
+        Raises `CompileError`, with the kernel's name and LLVM's message, if LLVM rejects it.
         """
         llvm = _llvm()
         machine = self._machine()
-        # A context of its own: types and metadata go with it, and threads do not meet.
+        # A context of its own: it owns its types and metadata, and threads do not share it.
         context = llvm.create_context()
         try:
             module = llvm.parse_assembly(src, context)
@@ -141,7 +141,7 @@ class CPUCompiler(Compiler):
             ) from error
 
     def disassemble(self, lib: bytes) -> str:
-        """The machine code of an object file: by objdump where that is installed, else as bytes."""
+        """The machine code of an object file: by objdump if that is installed, else as bytes."""
         import shutil
         import subprocess
         import tempfile
@@ -196,7 +196,7 @@ def _linker() -> Any:
 
 
 def load_with_llvm(data: bytes, externals: Mapping[str, int], names: Sequence[str]) -> LoadedObject:
-    """Loads an object file of the host's own format, and finds the functions `names` in it.
+    """Load an object file of the host's own format, and find the functions `names` in it.
 
     Raises `ObjectError` if LLVM cannot link it.
     """
@@ -213,7 +213,7 @@ def load_with_llvm(data: bytes, externals: Mapping[str, int], names: Sequence[st
 
 
 def load_object(data: bytes, externals: Mapping[str, int], names: Sequence[str]) -> LoadedObject:
-    """Loads an object file that defines `names`: our own loader where it can, else LLVM.
+    """Load an object file that defines `names`: by our own loader if it can, else by LLVM.
 
     Raises `ObjectError` if the file is malformed or lacks one of `names`.
     """

@@ -1,11 +1,12 @@
-"""The native side of running kernels, as LLVM IR text: thread pool, launch, replay of a batch.
+"""The native part of running kernels, as LLVM IR text: thread pool, launch, replay of a batch.
 
-It is compiled and cached as kernels are, and the module that calls it is `pool`. All state lives
-in three records of 8-byte slots, whose offsets are the constants below.
+It is compiled and cached like kernels, and the module `pool` calls it. All state is in three
+records of 8-byte slots, whose offsets are the constants below.
 
-Every call has a **slice** of time. Past it no more blocks are handed out and the call returns what
-is taken, so that Python can handle signals, and then go on from there. Chunks may be run in any
-partition and order (the ABI of kernels says so), hence no bit depends on any of this.
+Every call has a **slice** of time. After it no more blocks are handed out, and the call returns the
+number of chunks that are taken. Python can then handle signals, and go on from there. Chunks may be
+run in any partition and order (by the binary interface of kernels), so no bit depends on any of
+this.
 """
 
 from __future__ import annotations
@@ -38,14 +39,15 @@ LAUNCH, REPLAY = "ferrule.launch", "ferrule.replay"
 COPY, COPY_EXTENT = "ferrule.copy", "ferrule.copy.extent"
 PYTHON_LAUNCH, PYTHON_REPLAY = "ferrule.python_launch", "ferrule.python_replay"
 
-# Blocks are for balance among threads, and for a look at the clock in between: many, but not so
-# many that handing them out takes longer than a block. A kernel that took no time when it ran last
-# gets one block for each thread: then a thread also gets the part of the data that it had before.
+# Numbers of the scheduler. Blocks are for balance among threads, and for a look at the clock in
+# between. There are many, but not so many that handing them out takes longer than a block. A kernel
+# that took no time in its last run gets one block for each thread: then a thread also gets the part
+# of the data that it had before. Not measured one by one.
 BLOCKS_A_THREAD = 16
-BLOCKS_ALONE = 64
-LARGEST_BLOCK = 256
-SPINS_BETWEEN_CLOCKS = 32
-LOG2_COPY_CHUNK = 20
+BLOCKS_ALONE = 64  # blocks of a call that has one thread
+LARGEST_BLOCK = 256  # chunks
+SPINS_BETWEEN_CLOCKS = 32  # turns of an idle worker's loop for each look at the clock
+LOG2_COPY_CHUNK = 20  # a chunk of a copy is a mebibyte
 NOTHING_LEFT = 1 << 31  # more than there are units
 
 # The names that the texts may use: all constants so far.
@@ -224,15 +226,15 @@ define void @"$COPY"(ptr %args, i64 %start, i64 %stop) nounwind {
 }
 """
 
-# System call numbers of Linux, and what systems call their monotonic clock.
+# System call numbers of Linux, and the numbers of the systems' monotonic clocks.
 _SYSTEM_CALLS = {
     "x86-64": {"FUTEX": 202, "SET_AFFINITY": 203, "GET_AFFINITY": 204},
     "aarch64": {"FUTEX": 98, "SET_AFFINITY": 122, "GET_AFFINITY": 123},
 }
 _MONOTONIC_CLOCK = {"linux": 1, "darwin": 6}
 
-# What depends on the processor: its part of the source, what a thread does before it may run code
-# that another thread has loaded, and how long a block should take at least, about 5 us.
+# The parts that depend on the processor: its source, the instruction of a thread before it may run
+# code that another thread has loaded, and log2 of the least ticks of a block, about 5 us.
 _PROCESSORS = {
     "x86-64": (native_parts.X86_64, "", 14),
     "aarch64": (
@@ -247,8 +249,8 @@ _OTHER_PROCESSOR = (native_parts.CLOCK + native_parts.ANY_PROCESSOR, "", 12)
 def ir(arch: str, system: str, for_python: bool) -> str:
     """The source of the native runtime for a processor ("x86-64", …) and `sys.platform`.
 
-    `for_python` adds the functions that the interpreter can call directly. Linux sleeps by
-    futex, other systems by a POSIX condition variable.
+    `for_python` adds the functions that the interpreter can call directly. Linux sleeps by futex,
+    other systems by a POSIX condition variable.
     """
     has_futex = system == "linux" and arch in _SYSTEM_CALLS
     processor, see_new_code, log2_block_ticks = _PROCESSORS.get(arch, _OTHER_PROCESSOR)

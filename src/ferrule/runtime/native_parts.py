@@ -5,7 +5,7 @@ LLVM IR text for `native`, which has the rest and fills in the $NAMES.
 
 from __future__ import annotations
 
-# How to wait for a job, and how to wake who waits. The worker has already spun for a while.
+# Waiting for a job, and waking a waiting worker. The worker has already spun for a while.
 #
 # Linux without knowledge of shared caches (as in small virtual machines) wakes a thread on the
 # core it slept on, even if that is the caller's and another one is idle. Both then take turns
@@ -334,4 +334,4 @@ PYTHON_FUNCTIONS = (
     "PyLong_AsVoidPtr",
     "PyLong_FromLongLong",
 )
-"""What the methods for Python call in the interpreter: all of them are in the limited API."""
+"""The functions of the interpreter that the methods for Python call: all are in the limited API."""

@@ -1,4 +1,4 @@
-"""The thread pool of the native runtime: who waits where, and who runs which chunks of a kernel.
+"""The thread pool of the native runtime: how threads wait, and which chunks of a kernel each runs.
 
 LLVM IR text for `native`, which has the rest and fills in the $NAMES.
 

@@ -1,8 +1,8 @@
 """The device NUMPY: every op is one NumPy function, and a kernel is a sequence of calls.
 
-It is the reference that compiled devices are tested against: right first. Movement ops are strided
-views, and a sum of products that is a contraction is a matrix product; all else is as plain as it
-can be.
+It is the reference that compiled devices are tested against, so correctness comes first. Movement
+ops are strided views, and a sum of products that is a contraction is a matrix product; everything
+else is as plain as possible.
 
 float16, bfloat16 and the 8-bit floats compute in float32 and round after each op; their reductions
 accumulate in float32 and round once.
@@ -165,7 +165,7 @@ def _halves(x: Array) -> tuple[Array, Array]:
 
 
 def _sum_to_odd(a: Array, b: Array) -> Array:
-    """a + b in float64, made odd in its last bit where inexact: rounding it again is then safe."""
+    """a + b in float64, with its last bit odd if inexact, so that another rounding is safe."""
     total, error = _two_sum(a, b)
     bits = np.asarray(total).view(np.int64)
     inexact = np.isfinite(total) & np.isfinite(error) & (error != 0) & (bits & 1 == 0)
@@ -212,7 +212,7 @@ def _reduced_axes(x: Array, shape: Sequence[int]) -> tuple[int, ...]:
 
 
 _COMBINED = {"sum": np.add, "max": np.maximum, "min": np.minimum, "prod": np.multiply}
-"""How values combine, by the names of `COMBINATIONS`."""
+"""The ufunc that combines values, by the names of `COMBINATIONS`."""
 
 
 def _reduction(combination: Combination) -> Function:
@@ -223,7 +223,7 @@ def _reduction(combination: Combination) -> Function:
         wide = _wide(x)
         axes = _reduced_axes(x, shape)
         given = {}
-        if wide.size == 0 and function.identity is None:  # a size that varies may come to be 0
+        if wide.size == 0 and function.identity is None:  # a symbolic size may be 0
             given["initial"] = combination.identity(dtypes.from_np(wide.dtype))
         result = function.reduce(wide, axis=axes, dtype=wide.dtype, keepdims=True, **given)
         return np.asarray(result).astype(x.dtype, copy=False)
@@ -249,7 +249,7 @@ def _scatter(value: Array, index: Array, *others: Any) -> Array:
 
 
 def _sum_of_product(a: Array, b: Array, shape: tuple[int, ...]) -> Array:
-    """SUM over MUL; a matrix product where the operands vary along different axes."""
+    """SUM over MUL; a matrix product if the operands vary along different axes."""
     axes = _contraction_axes(a, b, shape) if a.dtype in _CONTRACTED else None
     if axes is None:
         return np.asarray(_sum(_multiply(a, b), shape))
@@ -265,7 +265,7 @@ def _sum_of_product(a: Array, b: Array, shape: tuple[int, ...]) -> Array:
 
 
 def _exp2_of_product(a: Array, b: Array) -> Array:
-    """EXP2 over MUL; exp where the factor is log2(e), as compiled devices have it.
+    """EXP2 over MUL; exp if the factor is log2(e), as on compiled devices.
 
     Otherwise the rounding of the product would cost exp as many bits as its exponent has.
     """
@@ -283,7 +283,7 @@ Axes: TypeAlias = tuple[int, ...]
 def _contraction_axes(
     a: Array, b: Array, shape: tuple[int, ...]
 ) -> tuple[Axes, Axes, Axes, Axes] | None:
-    """The (batch, row, column, summed) axes; None where this is no contraction."""
+    """The (batch, row, column, summed) axes; None if this is no contraction."""
     groups: dict[tuple[bool, bool, bool], list[int]] = {}
     for axis, size in enumerate(shape):
         if a.shape[axis] != 1:
@@ -331,7 +331,7 @@ def _as_strided(x: Array, arg: tuple[tuple[int, ...], tuple[int, ...], int]) -> 
 
 
 def _strided(memory: Array, shape: Sequence[int], strides: Sequence[int], offset: int) -> Array:
-    """A view of contiguous memory; NumPy raises where it would reach outside."""
+    """A view of contiguous memory; NumPy raises if it would reach outside."""
     step = memory.itemsize
     if 0 in shape:
         return np.empty(shape, memory.dtype)
@@ -375,7 +375,7 @@ def _gather(x: Array, index: Array, axis: int) -> Array:
 
 
 def _known(sizes: Sequence[sint]) -> list[int]:
-    """Sizes of a view: by now the variables' values are in them."""
+    """The sizes of a view as numbers: variables have been replaced by their values."""
     assert all(isinstance(size, int) for size in sizes), f"no value for a variable in {sizes}"
     return cast(list[int], list(sizes))
 
@@ -398,7 +398,7 @@ def _in_memory(handle: Array | None, dtype: DType, view: View) -> Array:
 
 
 def _masked(there: Array, view: View, dtype: DType) -> Array:
-    """A view's elements with zeros where its mask hides them."""
+    """A view's elements, with zeros where its mask hides them."""
     if view.mask is None:
         return there
     result: Array = np.zeros(_known(view.shape), dtype.np)
@@ -477,7 +477,7 @@ FUNCTIONS: dict[Op, Function] = {
 
 
 def _quiet(function: Function) -> Function:
-    """`function`, its result an array, without warnings: inf and NaN are values."""
+    """`function` without warnings, its result an array: inf and NaN are values."""
 
     def run(*args: Any) -> Array:
         with np.errstate(all="ignore"):

@@ -1,6 +1,6 @@
-"""The device CL: kernels in OpenCL C, on a GPU or on whatever else has a driver.
+"""The device CL: kernels in OpenCL C, on a GPU or on any other device with a driver.
 
-`docs/design/opencl.md` says why it is as it is, with the measurements.
+`docs/design/opencl.md` has the reasons for its design, with the measurements.
 """
 
 from __future__ import annotations
@@ -43,9 +43,9 @@ class CLDevice(Compiled):
 
 
 def device(name: str) -> CLDevice:
-    """CL is the first OpenCL device of this machine, CL:1 the second, and so on.
+    """The OpenCL device of a name: CL is the first one of this machine, CL:1 the second, and so on.
 
-    Raises `OSError` where it is not there, or lacks something.
+    Raises `OSError` if it is not there, or lacks something.
     """
     number = name.partition(":")[2] or "0"
     if not number.isdecimal():

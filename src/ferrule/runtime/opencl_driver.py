@@ -1,4 +1,4 @@
-"""OpenCL devices: finding them, and what code generation may assume about one."""
+"""OpenCL devices: how they are found, and the target that code generation assumes for one."""
 
 from __future__ import annotations
 
@@ -19,12 +19,14 @@ except ImportError as error:
 
 __all__ = ["Accelerator", "all_devices", "cl", "open_accelerator", "target_of"]
 
+# Assumed for all devices, as OpenCL does not report these; not measured.
 _BLOCK_THREADS = 256
 _BLOCKS_A_UNIT = 4
 _L1_BYTES = 32 << 10
 _L2_BYTES = 1 << 20
 _REGISTERS = 64
-# OpenCL tells neither speed. Their ratio, all that matters, is about that of processors and GPUs.
+# Operations and bytes per second of a compute unit. Only their ratio matters, and it is about that
+# of processors and GPUs.
 _UNIT_FLOPS = 100e9
 _UNIT_BYTES = 10e9
 
@@ -46,7 +48,7 @@ class Accelerator:
 
     @property
     def flags(self) -> str:
-        """What programs are built with."""
+        """The options that programs are built with."""
         rounding = cl.device_fp_config.CORRECTLY_ROUNDED_DIVIDE_SQRT
         can_round = bool(self.device.single_fp_config & rounding)
         return " ".join(["-w", *(f for f in OPENCL.flags if can_round or f != CORRECT_ROUNDING)])
@@ -104,7 +106,7 @@ def _has_shared_memory(device: cl.Device) -> bool:
 
 
 def target_of(device: cl.Device) -> Target:
-    """What code generation may assume about an OpenCL device."""
+    """The target for an OpenCL device: all that code generation may assume about it."""
     units = device.max_compute_units
     fma = bool(device.single_fp_config & cl.device_fp_config.FMA)
     return Target(

@@ -1,7 +1,7 @@
 """Memory of an OpenCL device.
 
-It is shared virtual memory: blocks have addresses, so that a part of one is no more than an address
-further on, at any byte. A part of a `cl_mem` would have to start where the device wants it.
+It is shared virtual memory: blocks have addresses, so that a part of a block may begin at any byte.
+A part of a `cl_mem` could only begin at places that the device allows.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import numpy as np
 from ferrule.buffer import LRUAllocator, readable_bytes
 from ferrule.runtime.opencl_driver import Accelerator, cl
 
-_ALIGNMENT = 64
+_ALIGNMENT = 64  # bytes, a cache line
 
 
 @final
@@ -29,7 +29,7 @@ class CLMemory:
         self.nbytes = nbytes
         self.address = owner.svm_ptr + start
         self.pointer = cl.SVM(owner.buf[start : start + nbytes])
-        """What OpenCL's functions take."""
+        """The block as OpenCL's functions take it."""
 
     def part(self, start: int, nbytes: int) -> CLMemory:
         """The `nbytes` bytes from byte `start` on."""

@@ -1,4 +1,4 @@
-"""OpenCL C compiled to programs, and programs run."""
+"""Compilation of OpenCL C to programs, and programs that run."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from ferrule.runtime.opencl_driver import Accelerator, cl
 from ferrule.runtime.opencl_memory import CLMemory
 
 _UNALIGNED = "FERRULE_UNALIGNED"
-_VECTOR_BYTES = 16
+_VECTOR_BYTES = 16  # bytes of the widest access of a thread
 _LENGTH = struct.Struct("<Q")
 _VALUE = struct.Struct("=i")
 
@@ -35,7 +35,7 @@ def pack_library(binary: bytes, source: str) -> bytes:
 
 
 def unpack_library(lib: bytes) -> tuple[bytes, str]:
-    """What `pack_library` was given."""
+    """The arguments of `pack_library`."""
     (length,) = _LENGTH.unpack_from(lib)
     stop = _LENGTH.size + length
     return lib[_LENGTH.size : stop], zlib.decompress(lib[stop:]).decode()
@@ -45,8 +45,8 @@ def unpack_library(lib: bytes) -> tuple[bytes, str]:
 class CLCompiler(Compiler):
     """OpenCL C to a program of one device.
 
-    A program that has a second form, for memory that is not aligned to 16 bytes, carries its source
-    for the day when that is needed.
+    A program with a second form, for memory that is not aligned to 16 bytes, carries its source, so
+    that this form can be compiled when it is needed.
     """
 
     def __init__(self, accelerator: Accelerator) -> None:
@@ -69,7 +69,7 @@ class CLCompiler(Compiler):
         return pack_library(binary, src if _UNALIGNED in src else "")
 
     def disassemble(self, lib: bytes) -> str:
-        """What the driver's binary is; OpenCL does not say what is inside."""
+        """A description of the driver's binary; OpenCL does not say what is inside."""
         binary, _ = unpack_library(lib)
         return f"a binary of {len(binary)} bytes for {self.accelerator.describe()}"
 
@@ -99,8 +99,7 @@ def _kernel_name(source: str) -> str:
 
 @final
 class CLCode:
-    """A program that is loaded, in the form that takes aligned memory, and, from the first time
-    that it is asked for, in the other."""
+    """A loaded program: the form for aligned memory, and, from its first use on, the other form."""
 
     def __init__(self, compiler: CLCompiler, name: str, lib: bytes) -> None:
         self.name = name
@@ -140,7 +139,7 @@ class CLKernel:
         kernel = self._current.kernel
         for place, buffer in enumerate(bufs):
             kernel.set_arg(place, None if buffer is None else buffer.pointer)
-        # Values are a hundred times slower to set than pointers.
+        # Setting a value takes a hundred times longer than setting a pointer.
         if self._current.vals != vals:
             for place, value in enumerate(vals, len(bufs)):
                 kernel.set_arg(place, self._packed(value))
@@ -184,7 +183,7 @@ class _Form:
 
 @final
 class CLProgram:
-    """A compiled kernel, ready to run; `docs/design/interfaces.md`, §3, says what it takes."""
+    """A compiled kernel, ready to run; `docs/design/interfaces.md`, §3, has its interface."""
 
     def __init__(self, compiler: CLCompiler, name: str, lib: bytes) -> None:
         self.name = name
@@ -201,11 +200,11 @@ class CLProgram:
         vals: Sequence[int] = (),
         wait: bool = False,
     ) -> float | None:
-        """Runs the kernel on the blocks `bufs` with the variables' values `vals`, on as many blocks
-        of threads as `global_size` says, of `local_size` threads each.
+        """Run the kernel on the blocks `bufs` with the variables' values `vals`.
 
-        Gives the seconds it took if `wait`; else it may be still to run. Raises `RunnerError` for
-        what the device cannot launch.
+        It runs in `global_size` blocks of `local_size` threads each. Gives the seconds it took if
+        `wait`; else it may be still to run. Raises `RunnerError` for sizes that the device cannot
+        launch.
         """
         if prod(global_size) == 0:
             return 0.0 if wait else None

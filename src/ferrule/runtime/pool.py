@@ -1,8 +1,8 @@
 """Running native kernels from Python: worker threads, launches, replays. See `native` for the rest.
 
-The workers are daemon threads of Python inside a native function, without the GIL, so there is
-nothing to create or join but `threading.Thread`. They are started when first needed; a forked
-child begins without any, and at the interpreter's exit they are told to return.
+The workers are daemon threads of Python inside a native function, without the GIL, so nothing but
+`threading.Thread` creates and joins them. They are started when first needed. A forked child begins
+without any, and at the interpreter's exit they are told to return.
 """
 
 from __future__ import annotations
@@ -23,12 +23,14 @@ from ferrule.runtime import native, native_parts
 from ferrule.runtime.elf import LoadedObject
 
 Launch: TypeAlias = Callable[[bytes, int, int], int]
-"""`launch(table, taken, threads)` runs what `taken`, at first 0, leaves. 0: done; else go on so."""
+"""`launch(table, taken, threads)` runs the chunks from `taken` on, at first 0. It returns 0 when
+all are done; otherwise the `taken` to go on with.
+"""
 
 Replay: TypeAlias = Callable[..., int]
 """`replay(inputs, threads)` begins, `replay(threads)` goes on: 0 when done, else 1."""
 
-# What the native code may call. Kernels have memory functions only.
+# Functions that the native code may call. Kernels call memory functions only.
 _MEMORY = ("memcpy", "memmove", "memset")
 _THREADS = ("clock_gettime", "sched_getcpu", "sched_yield", "syscall")
 _POSIX_THREADS = (
@@ -38,10 +40,10 @@ _POSIX_THREADS = (
     "pthread_mutex_unlock",
 )
 
-_MOST_THREADS = 1024
-# Kernels may hold a packed panel or two on the stack, and some systems give threads little.
+_MAX_THREADS = 1024
+# Bytes; kernels may hold a packed panel or two on the stack, and some systems give threads little.
 _STACK_BYTES = 16 << 20
-_METH_FASTCALL = 0x80
+_METH_FASTCALL = 0x80  # of CPython's methodobject.h
 
 
 def _addresses(library: ctypes.CDLL, names: tuple[str, ...]) -> dict[str, int]:
@@ -67,7 +69,7 @@ def runtime_source(arch: str) -> str:
 
 
 def runtime_externals() -> dict[str, int]:
-    """What the native runtime calls, with the addresses."""
+    """The functions that the native runtime calls, with their addresses."""
     found = _addresses(process, _MEMORY + _THREADS + _POSIX_THREADS)
     if _has_python_calls:
         found |= _addresses(ctypes.pythonapi, native_parts.PYTHON_FUNCTIONS)
@@ -75,7 +77,7 @@ def runtime_externals() -> dict[str, int]:
 
 
 def runtime_functions() -> tuple[str, ...]:
-    """What the native runtime defines."""
+    """The names of the functions that the native runtime defines."""
     names = [native.WORKER, native.STOP, native.LAUNCH, native.REPLAY]
     names += [native.COPY, native.COPY_EXTENT]
     if _has_python_calls:
@@ -117,11 +119,11 @@ def record(slots: Iterable[int]) -> tuple[array[int], int]:
 
 @final
 class NativeRuntime:
-    """The loaded native runtime, with one pool of threads. There is one in a process.
+    """The loaded native runtime, with one pool of threads. A process has one.
 
-    `slice_ticks` and `spin_ticks` are times: how long a call runs before it lets Python in, and
-    how long an idle worker looks for work before it sleeps. A tick is one of the time stamp
-    counter (2 to 5 GHz) on x86-64, and a nanosecond elsewhere.
+    `slice_ticks` and `spin_ticks` are times: how long a call runs before it lets Python in, and how
+    long an idle worker looks for work before it sleeps. A tick is one of the time stamp counter (2
+    to 5 GHz) on x86-64, and a nanosecond elsewhere.
     """
 
     def __init__(self, code: LoadedObject, arch: str) -> None:
@@ -145,23 +147,23 @@ class NativeRuntime:
         atexit.register(self.stop)
 
     def _reset(self) -> None:
-        """A pool at rest, without workers: at the start, and in a forked child."""
+        """Reset the pool to rest, without workers: at the start, and in a forked child."""
         self._memory[:] = bytes(mmap.PAGESIZE)
         self._lock = threading.Lock()
         self._workers: list[threading.Thread] = []
         self._ready = 1
-        self._most = _MOST_THREADS
+        self._most = _MAX_THREADS
         self.apply_times()
         process.pthread_mutex_init(ctypes.c_void_p(self.pool + native.POOL_MUTEX), None)
         process.pthread_cond_init(ctypes.c_void_p(self.pool + native.POOL_CONDITION), None)
 
     def apply_times(self) -> None:
-        """Makes `slice_ticks`, and for new workers `spin_ticks`, what they are now."""
+        """Apply the present `slice_ticks`, and for new workers `spin_ticks`."""
         ctypes.c_int64.from_address(self.pool + native.POOL_SLICE).value = self.slice_ticks
         ctypes.c_int64.from_address(self.pool + native.POOL_SPIN).value = self.spin_ticks
 
     def threads(self, settings: Config) -> int:
-        """How many threads these settings give to a kernel; they are started by then."""
+        """The number of threads that these settings give to a kernel; they are started by then."""
         asked = settings.FERRULE_NUM_THREADS
         return asked if asked <= self._ready else self._start(asked)
 
@@ -174,12 +176,12 @@ class NativeRuntime:
                     self._workers.append(_worker_thread(self._worker, self.pool, self._ready))
                     self._ready += 1
             except RuntimeError:
-                # The system gives no more threads, so kernels run on those that there are.
+                # The system gives no more threads, so kernels use those that are there.
                 self._most = self._ready
             return min(asked, self._ready)
 
     def stop(self) -> None:
-        """Ends the workers, for good: kernels run on the calling thread from now on."""
+        """End the workers, for good: kernels run on the calling thread from now on."""
         with self._lock:
             self._most = self._ready = 1
             self._stop(self.pool)
@@ -188,7 +190,7 @@ class NativeRuntime:
             self._workers = []
 
     def launcher(self, record_address: int) -> Launch:
-        """The function that runs the program whose record is there; see `native`."""
+        """The function that runs the program whose record is at an address; see `native`."""
         if _has_python_calls:
             launch: Launch = self._bind_launch(record_address)
             return launch
@@ -197,7 +199,7 @@ class NativeRuntime:
         return partial(function, record_address)
 
     def replayer(self, record_address: int) -> Replay:
-        """The function that runs the batch whose record is there; see `native`."""
+        """The function that runs the batch whose record is at an address; see `native`."""
         if _has_python_calls:
             replay: Replay = self._bind_replay(record_address)
             return replay

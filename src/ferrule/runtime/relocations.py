@@ -1,7 +1,7 @@
-"""What relocations in object files ask for, on each processor whose files the loader reads.
+"""Relocations of object files, for each processor whose files the loader reads.
 
-A relocation names a place in the code or the data and a symbol; what it puts there depends on its
-kind. Numbers and formulas are those of the processors' ELF supplements. S is the symbol's address,
+A relocation names a place in the code or the data, and a symbol; its kind says which value belongs
+there. Numbers and formulas are those of the processors' ELF supplements. S is the symbol's address,
 A the addend, P the place, and G a cell that holds S.
 """
 
@@ -13,16 +13,16 @@ from typing import Final, TypeAlias, final
 from ferrule.records import dataclass
 
 Encode: TypeAlias = Callable[[int, int, int], int]
-"""`encode(what stands at the place, place, target)`: what shall stand there.
+"""`encode(present value, place, target)`: the value that belongs at the place.
 
-Raises `OverflowError` where the target is out of reach.
+Raises `OverflowError` if the target is out of reach.
 """
 
 
 @final
 @dataclass(frozen=True, slots=True)
 class Relocation:
-    """One kind: how many bytes it changes, and how."""
+    """One kind of relocation: the number of bytes that it changes, and how."""
 
     nbytes: int
     encode: Encode
@@ -37,19 +37,22 @@ class Machine:
     number: int
     """Its number in the header of an object file."""
     jump: bytes
-    """Eight bytes of code that jump to the address behind them. Calls reach functions by it that
-    are out of their reach, and the address is the cell for code that loads it."""
+    """Eight bytes of code that jump to the address stored after them.
+
+    Calls use it for functions that are out of their reach. The address is also the cell for code
+    that loads it.
+    """
     relocations: Mapping[int, Relocation]
     calls: frozenset[int]
     """The kinds whose symbol may be reached by `jump`."""
     cells: frozenset[int]
-    """The kinds that want the address of a cell with S instead of S."""
+    """The kinds that need the address of a cell with S, not S itself."""
     has_coherent_instructions: bool
-    """Whether code that has just been written can be executed at once."""
+    """True if code can be executed right after it has been written."""
 
 
 def _within(distance: int, bits: int) -> int:
-    """A signed number as so many bits."""
+    """A signed number in `bits` bits."""
     if not -(1 << (bits - 1)) <= distance < 1 << (bits - 1):
         raise OverflowError(f"{distance} bytes away, too far")
     return distance & ((1 << bits) - 1)
@@ -91,19 +94,19 @@ X86_64: Final = Machine(
 
 # *** AArch64: instructions of 4 bytes, with numbers in some of their bits ***
 
-_LOG2_PAGE: Final = 12  # that of the instruction `adrp`, whatever the system's pages are
+_LOG2_PAGE: Final = 12  # pages of the instruction `adrp`, whatever the system's pages are
 _LOW: Final = (1 << _LOG2_PAGE) - 1
 
 
 def _page(instruction: int, place: int, target: int) -> int:
-    """`adrp`: how many pages the target's page is from that of the place."""
+    """`adrp`: the distance in pages from the place to the target."""
     pages = (target >> _LOG2_PAGE) - (place >> _LOG2_PAGE)
     field = _within(pages << _LOG2_PAGE, 21 + _LOG2_PAGE) >> _LOG2_PAGE
     return instruction & 0x9F00001F | (field & 3) << 29 | field >> 2 << 5
 
 
 def _in_page(log2_bytes: int) -> Encode:
-    """`add`, or a load or store of so many bytes: where in its page the target is."""
+    """`add`, or a load or store of so many bytes: the target's place in its page."""
 
     def encode(instruction: int, _place: int, target: int) -> int:
         low = target & _LOW
@@ -147,4 +150,4 @@ AARCH64: Final = Machine(
 )
 
 MACHINES: Final = {"x86_64": X86_64, "amd64": X86_64, "aarch64": AARCH64, "arm64": AARCH64}
-"""By the names that systems have for them, in lower case."""
+"""The machines by the names that systems have for them, in lower case."""

@@ -1,1 +1,1 @@
-"""Shapes: the movement operations, and how a buffer's memory is laid out."""
+"""Shapes: the movement operations, and the layout of a buffer's memory."""

@@ -1,4 +1,4 @@
-"""How values are laid out in memory of their own, and how a long reduce is split into two."""
+"""The layout of values in memory of their own, and the split of a long reduce into two."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def storage_shape(shape: Sequence[sint]) -> tuple[int, ...]:
 
 
 def storage_size(shape: Sequence[sint]) -> int:
-    """How many elements of memory a value of `shape` takes."""
+    """The number of elements of memory that a value of `shape` takes."""
     size = 1
     for length in shape:
         size *= length if isinstance(length, int) else length.max
@@ -25,44 +25,47 @@ def storage_size(shape: Sequence[sint]) -> int:
 
 
 def storage_view(shape: Sequence[sint]) -> View:
-    """Where the elements of a value of `shape` are in its own memory."""
+    """The places of a value's elements in its own memory."""
     sizes = [n if isinstance(n, int) or is_exact(n) else n.max for n in shape]
     return View.create(shape, row_major(sizes))
 
 
 def memory_size(shape: Sequence[sint]) -> sint:
-    """How many elements of memory a value needs that is alone there; symbolic if the scheduler's
-    variables say it.
+    """The number of elements of a buffer that holds one value alone.
+
+    It is symbolic if the sizes are the scheduler's variables.
     """
     sizes = [n if isinstance(n, int) or is_exact(n) else n.max for n in shape]
     return unbind(prod_sint(sizes))[0]
 
 
 FEW_RESULTS: Final = 32
-"""Fewer than this cannot keep the threads busy."""
-MOST_PARTS: Final = 16 * FEW_RESULTS
+"""Results; fewer cannot keep the threads busy. Not measured."""
+MAX_PARTS: Final = 16 * FEW_RESULTS
 LONG_REDUCE: Final = 1 << 17
-"""Elements for each result from which it is worth a second kernel."""
+"""Elements for each result from which a second kernel is worth its time. Not measured by itself."""
 TALL_RESULTS: Final = 1024
 TALL_ROWS: Final = 1024
 TALL_SIZE: Final = 1 << 20
-"""Columns at most, and rows and elements at least, of what is reduced down its columns in parts:
-a thread that reads whole rows gets two to three times as much from memory as one that reads its
-share of the columns of all rows."""
+"""The columns at most, and the rows and elements at least, of a tall reduce in parts.
+
+A thread that reads whole rows gets two to three times as much from memory as one that reads its
+share of the columns of all rows.
+"""
 PARTIAL_RESULTS: Final = 1 << 14
-"""Of all parts, together: so many threads, with several rows each, fill a GPU."""
-LEAST_ROWS: Final = 256
-"""Of one part: the second kernel has little to do then."""
+"""Results of all parts together: so many threads, with several rows each, fill a GPU."""
+MIN_PART_ROWS: Final = 256
+"""Rows of one part; the second kernel then has little to do."""
 
 
 @lru_cache(maxsize=4096)
 def parts_of_long_reduce(shape: Shape, chosen: frozenset[int]) -> tuple[int, int] | None:
-    """For a reduce of many elements to few results: an axis, and into how many parts to split it.
+    """The axis to split of a reduce of many elements to few results, and the number of parts.
 
-    What is left of it, if they do not divide it, is fewer elements than there are parts. It depends
-    on the shape alone, so that the bits do not depend on the machine's threads. A single axis has
-    as many parts whether they divide it or not: so it is the same for lengths that are near one
-    another, and for any length up to a bound.
+    If the number does not divide the axis, the rest is fewer elements than there are parts. It
+    depends on the shape alone, so that the bits do not depend on the number of threads. A single
+    axis has as many parts whether they divide it or not: so the number is the same for similar
+    lengths, and for any length up to a bound. None if a split does not help.
     """
     sizes = storage_shape(shape)
     results = prod(n for axis, n in enumerate(sizes) if axis not in chosen)
@@ -73,24 +76,26 @@ def parts_of_long_reduce(shape: Shape, chosen: frozenset[int]) -> tuple[int, int
     size = sizes[axis]
     if size == combined:
         parts = 2 * FEW_RESULTS
-        while size // parts >= LONG_REDUCE and 2 * parts < MOST_PARTS:
+        while size // parts >= LONG_REDUCE and 2 * parts < MAX_PARTS:
             parts *= 2
         return axis, parts
     if _known(shape) is None:
         return None
-    fit = [parts for parts in range(8, MOST_PARTS) if size % parts == 0]
+    fit = [parts for parts in range(8, MAX_PARTS) if size % parts == 0]
     enough = [
-        parts for parts in range(2 * FEW_RESULTS, MOST_PARTS) if combined // parts < LONG_REDUCE
+        parts for parts in range(2 * FEW_RESULTS, MAX_PARTS) if combined // parts < LONG_REDUCE
     ]
     if fit:
         return axis, next((parts for parts in fit if parts in enough), fit[-1])
-    parts = enough[0] if enough else MOST_PARTS - 1
+    parts = enough[0] if enough else MAX_PARTS - 1
     return (axis, parts) if parts <= size // parts else None
 
 
 @lru_cache(maxsize=4096)
 def parts_of_tall_reduce(shape: Shape, chosen: frozenset[int]) -> tuple[int, int] | None:
-    """For a reduce of many rows to one: their axis, and into how many parts to split it."""
+    """The axis to split of a reduce of many rows to one, and the number of parts; None if none
+    helps.
+    """
     sizes = _known(shape)
     if sizes is None or any(n > 1 for axis, n in enumerate(sizes[:-1]) if axis not in chosen):
         return None
@@ -100,8 +105,8 @@ def parts_of_tall_reduce(shape: Shape, chosen: frozenset[int]) -> tuple[int, int
     if len(sizes) - 1 in chosen or rows * results < TALL_SIZE:
         return None
     axis = max(chosen, key=lambda a: sizes[a])
-    wanted = max(FEW_RESULTS, min(PARTIAL_RESULTS // results, rows // LEAST_ROWS))
-    even = 1 << (wanted.bit_length() - 1)  # the same for numbers of rows that are near one another
+    wanted = max(FEW_RESULTS, min(PARTIAL_RESULTS // results, rows // MIN_PART_ROWS))
+    even = 1 << (wanted.bit_length() - 1)  # the same for similar numbers of rows
     if even <= sizes[axis] // even:
         return axis, even
     fit = [parts for parts in range(8, 4 * wanted) if sizes[axis] % parts == 0]

@@ -1,4 +1,4 @@
-"""What the movement ops mean: rules for shapes, indices and views, and the forms of arguments.
+"""The movement ops: rules for shapes, indices and views, and the forms of their arguments.
 
 A shape rule takes the shape of the source and the argument. It raises `ShapeError` where they do
 not fit. An index rule takes a tuple of index expressions, one for each axis of the result, the
@@ -319,8 +319,9 @@ def unwindow_index(idx: Index, arg: tuple[int, sint, int, int], source: Shape) -
 
 
 class Form:
-    """The form of an op's argument: which of its integers are sizes and which are offsets, and what
-    it is under one more axis. This one has no integers that may change from call to call.
+    """The form of an op's argument: its sizes, its offsets, and itself under one more axis.
+
+    This one has no integers that may change from call to call.
     """
 
     def sizes(self, arg: Any) -> Sequence[Any]:
@@ -336,7 +337,7 @@ class Form:
         return arg
 
     def rest(self, arg: Any) -> Any:
-        """What an argument has beside sizes and offsets."""
+        """The part of an argument that is neither sizes nor offsets."""
         return None
 
     def greatest_offset(self, arg: Any, axis: int, source: Shape) -> Any:
@@ -382,11 +383,11 @@ class Margins(Form):
     """(before, after) for each axis; the sizes are those of both together."""
 
     def sizes(self, arg: Any) -> Sequence[Any]:
-        """How many elements each axis gets."""
+        """The number of elements added to each axis."""
         return [before + after for before, after in arg]
 
     def offsets(self, arg: Any) -> Sequence[Any]:
-        """How many of them are in front."""
+        """The number of those that are in front."""
         return [before for before, _ in arg]
 
     def replaced(self, arg: Any, sizes: Iterator[sint], offsets: Iterator[sint]) -> Any:
@@ -395,7 +396,7 @@ class Margins(Form):
         return tuple([(first, as_int(next(sizes) - first)) for first in before])
 
     def greatest_offset(self, arg: Any, axis: int, source: Shape) -> Any:
-        """All that the axis gets."""
+        """All elements that are added to the axis."""
         before, after = arg[axis]
         return before + after
 
@@ -409,11 +410,11 @@ class Parts(Form):
     """(start, stop) for each axis."""
 
     def sizes(self, arg: Any) -> Sequence[Any]:
-        """How many elements are left."""
+        """The number of elements that are left."""
         return [stop - start for start, stop in arg]
 
     def offsets(self, arg: Any) -> Sequence[Any]:
-        """Where the part starts."""
+        """The starts of the part."""
         return [start for start, _ in arg]
 
     def replaced(self, arg: Any, sizes: Iterator[sint], offsets: Iterator[sint]) -> Any:
@@ -422,7 +423,7 @@ class Parts(Form):
         return tuple([(start, as_int(start + next(sizes))) for start in starts])
 
     def greatest_offset(self, arg: Any, axis: int, source: Shape) -> Any:
-        """What the part leaves of the axis."""
+        """The rest of the axis, beside the part."""
         start, stop = arg[axis]
         return source[axis] - (stop - start)
 

@@ -47,15 +47,15 @@ class ShapeTracker:
 
     @property
     def contiguous(self) -> bool:
-        """Whether it is a whole dense buffer, row-major from its start."""
+        """True for a whole dense buffer, row-major from its start."""
         return self.view.contiguous
 
     def real_size(self) -> sint:
-        """How many different elements of the buffer are touched, at most."""
+        """The number of different elements of the buffer that it touches, at most."""
         return self.view.real_size
 
     def size(self) -> sint:
-        """How many elements the shape has."""
+        """The number of elements of the shape."""
         return self.view.size
 
     def index(self, idxs: Sequence[Expr]) -> tuple[Expr, Expr]:

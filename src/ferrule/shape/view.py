@@ -1,4 +1,4 @@
-"""`View`: where in a flat buffer the elements of a shaped tensor are.
+"""`View`: the places of a shaped tensor's elements in a flat buffer.
 
 Element `i` is at `offset + sum(i[k] * strides[k])` if every `i[k]` is inside `mask[k]`, and 0
 elsewhere. A movement op gives another View, or None where no single View says the same.
@@ -33,7 +33,7 @@ def prod_sint(sizes: Sequence[sint]) -> sint:
 
 
 def same(a: sint, b: sint) -> bool:
-    """Whether two sizes are certainly equal: equal numbers, or one expression."""
+    """True if two sizes are certainly equal: equal numbers, or one expression."""
     return a is b or (isinstance(a, int) and isinstance(b, int) and a == b)
 
 
@@ -54,7 +54,7 @@ def row_major(shape: Sequence[sint]) -> Shape:
 
 
 def _surely(condition: bool | Expr) -> bool:
-    """A comparison that holds whatever the variables are."""
+    """True if a comparison holds for all values of the variables."""
     return condition is True or condition is TRUE
 
 
@@ -124,12 +124,12 @@ class View:
 
     @property
     def size(self) -> sint:
-        """How many elements the shape has."""
+        """The number of elements of the shape."""
         return prod_sint(self.shape)
 
     @property
     def contiguous(self) -> bool:
-        """Whether it is a whole dense buffer, row-major from its start."""
+        """True for a whole dense buffer, row-major from its start."""
         return self.mask is None and same(self.offset, 0) and self.strides == row_major(self.shape)
 
     @property
@@ -170,9 +170,9 @@ class View:
 
     @cached_property
     def is_injective(self) -> bool:
-        """Whether it is proved that no two elements share a place in memory.
+        """True if it is proved that no two elements share a place in memory.
 
-        The proof orders the axes by stride and asks each to step over all that is below it. Few
+        The proof orders the axes by stride, and each must step over everything below it. Few
         layouts are injective otherwise; for them the answer is False.
         """
         extents = self._extents()

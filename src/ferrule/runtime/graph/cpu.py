@@ -1,8 +1,8 @@
 """A batch of captured kernels on the CPU, replayed by one native call.
 
-The argument tables of all kernels lie ready in memory. A replay packs the addresses of the inputs
-and the values of the variables into one byte string; the native code copies them from there to
-the tables' slots, and runs one kernel after the other.
+The argument tables of all kernels are ready in memory. A replay packs the addresses of the inputs
+and the values of the variables into one byte string. The native code copies them to the tables'
+slots, and runs one kernel after the other.
 """
 
 from __future__ import annotations
@@ -23,30 +23,30 @@ from ferrule.runtime.cpu_memory import CPUMemory
 from ferrule.runtime.cpu_program import CPUProgram, native_runtime, table_packer
 from ferrule.runtime.pool import record
 
-_SLOT_BYTES = 8
+_SLOT_BYTES = 8  # bytes of an address or a value in a table
 
 
 @final
 @dataclass(frozen=True)
 class _Step:
-    """One item as the native code sees it: two functions, and a table that they take."""
+    """One item as the native code takes it: two functions, and a table for them."""
 
     body: int
     extent: int
     table: list[int]
     n_buffers: int
-    """How many slots of the table are addresses; the values of `variables` follow."""
+    """The number of slots that are addresses; the values of `variables` follow."""
     variables: tuple[Variable, ...]
 
 
 @final
 class CPUGraph(GraphExecutor):
-    """`jit_cache`, ready to be replayed with other inputs and other values.
+    """The items of `jit_cache`, ready to be replayed with other inputs and other values.
 
-    Where an item uses one of `input_rawbuffers`, each call puts its own input of that number; all
-    other buffers are those of the items, which the graph keeps alive.
+    If an item uses one of `input_rawbuffers`, each call replaces it by its own input of that
+    number. All other buffers are those of the items, which the graph keeps alive.
 
-    Raises `GraphException` where an item is neither a kernel of the CPU nor a copy inside it.
+    Raises `GraphException` if an item is neither a kernel of the CPU nor a copy inside it.
     """
 
     def __init__(
@@ -95,10 +95,10 @@ class CPUGraph(GraphExecutor):
         wait: bool = False,
         jit: bool = False,
     ) -> float | None:
-        """Runs all items, in order; they are finished on return.
+        """Run all items, in order; they are finished on return.
 
-        Gives the seconds it took if `wait`. Several threads take turns, for the buffers between
-        the kernels are there once. A `KeyboardInterrupt` leaves the graph as good as before.
+        Gives the seconds it took if `wait`. Several threads take turns, as there is one copy of the
+        buffers between the kernels. A `KeyboardInterrupt` leaves the graph as good as before.
         """
         settings = config()
         wait = wait or settings.DEBUG >= 2

@@ -1,7 +1,7 @@
 """A batch of captured kernels as one CUDA graph: a replay is one launch.
 
-The graph is built once, with the dependencies that the kernels' buffers have. A replay changes in
-it what differs from the replay before: addresses of inputs, values of variables, sizes that depend
+The graph is built once, with the dependencies of the kernels' buffers. A replay changes the parts
+that differ from the replay before: addresses of inputs, values of variables, and sizes that depend
 on these.
 """
 
@@ -34,7 +34,7 @@ _MAX_COPY_BYTES = 2**31 - 1  # CU_DEVICE_ATTRIBUTE_MAX_PITCH of all GPUs
 
 @final
 class _Step:
-    """One item: a node of the graph, what it was last set to, and the addresses that it uses."""
+    """One item: a node of the graph, its last settings, and the addresses that it uses."""
 
     def __init__(self, item: JitItem) -> None:
         self.runner: Any = item.prg
@@ -60,14 +60,14 @@ def _address(buffer: Buffer | None) -> int:
 
 @final
 class CUDAGraph(GraphExecutor):
-    """`jit_cache`, ready to be replayed with other inputs and other values.
+    """The items of `jit_cache`, ready to be replayed with other inputs and other values.
 
-    Where an item uses one of `input_rawbuffers`, each call puts its own input of that number; all
-    other buffers are those of the items, which the graph keeps alive. Inputs may share memory with
-    each other, or with those buffers, only where they did when the graph was built.
+    If an item uses one of `input_rawbuffers`, each call replaces it by its own input of that
+    number. All other buffers are those of the items, which the graph keeps alive. Inputs may share
+    memory with each other, or with those buffers, only if they did when the graph was built.
 
-    Raises `GraphException` where an item is neither a kernel of the GPU nor a copy inside it, or
-    the driver does not take the graph.
+    Raises `GraphException` if an item is neither a kernel of the GPU nor a copy inside it, or if
+    the driver does not accept the graph.
     """
 
     def __init__(
@@ -77,7 +77,7 @@ class CUDAGraph(GraphExecutor):
         var_vals: dict[Any, int],
     ) -> None:
         super().__init__(jit_cache, input_rawbuffers)
-        # Weakly, for a graph must not keep the memory that it was captured with.
+        # Weakly, as a graph must not keep the memory that it was captured with.
         self._captured_with = [weakref.ref(buffer) for buffer in input_rawbuffers]
         self.var_vals = var_vals
         self._gpu = _common_gpu(jit_cache)
@@ -86,7 +86,7 @@ class CUDAGraph(GraphExecutor):
             step.arguments = arguments
         self._note_uses(self.replaced)
         self._last: list[int] | None = self._values(input_rawbuffers, var_vals)
-        """The addresses and the values that the graph is set to; None while that changes."""
+        """The addresses and values that the graph is set to; None while they change."""
         self._turns = Turns(self.name)
         try:
             self._build(var_vals)
@@ -99,7 +99,7 @@ class CUDAGraph(GraphExecutor):
         return [buffer() for buffer in self._captured_with]
 
     def _note_uses(self, replaced: dict[tuple[int, int], int]) -> None:
-        """Which steps each input, and the variables, take part in."""
+        """Record the steps that each input, and the variables, take part in."""
         self._inputs = sorted(set(replaced.values()))
         self._uses = [
             [(self._steps[j], i) for (j, i), number in replaced.items() if number == wanted]
@@ -177,7 +177,7 @@ class CUDAGraph(GraphExecutor):
         return check(added, "a kernel's node")
 
     def graph_instantiate(self, graph: Any) -> Any:
-        """What can be launched of `graph`."""
+        """The executable form of `graph`."""
         return check(bindings().cuGraphInstantiate(graph, 0), "making a graph executable")
 
     def set_kernel_node_launch_dims(
@@ -208,7 +208,7 @@ class CUDAGraph(GraphExecutor):
     def _prepare(
         self, step: _Step, arguments: Arguments, var_vals: dict[Any, int]
     ) -> tuple[list[int], list[int]]:
-        """Fills the arguments in; gives the launch's sizes."""
+        """Fill in the arguments; the launch's sizes."""
         values = step.values(var_vals)
         program = step.runner.program
         program.check_arguments(len(step.addresses), len(values))
@@ -229,7 +229,7 @@ class CUDAGraph(GraphExecutor):
         return values
 
     def _update(self, values: list[int], var_vals: dict[Any, int]) -> None:
-        """Makes the graph what a replay with these addresses and values needs."""
+        """Set the graph to the addresses and values of a replay."""
         last, self._last = self._last, None
         changed: dict[_Step, None] = {}
         for k, uses in enumerate(self._uses):
@@ -247,7 +247,7 @@ class CUDAGraph(GraphExecutor):
         self._last = values
 
     def _set_values(self, step: _Step, var_vals: dict[Any, int]) -> None:
-        """Makes a kernel's node what these values, and the step's addresses, need."""
+        """Set a kernel's node to these values, and to the step's addresses."""
         assert step.arguments is not None, "a copy has no variables"
         grid, block = self._prepare(step, step.arguments, var_vals)
         self.set_kernel_node_launch_dims(step.params, _at_least_one(grid), block)
@@ -255,7 +255,7 @@ class CUDAGraph(GraphExecutor):
         self._enable(step, min(grid) > 0)
 
     def _set_addresses(self, step: _Step) -> None:
-        """Makes a node what the step's addresses need."""
+        """Set a node to the step's addresses."""
         if step.arguments is not None:
             step.arguments.fill_addresses(step.addresses)
             self._set_kernel(step)
@@ -271,7 +271,7 @@ class CUDAGraph(GraphExecutor):
         self.graph_exec_kernel_node_set_params(self._exec, step.node, step.params)
 
     def _enable(self, step: _Step, enabled: bool) -> None:
-        """A launch of no blocks is none at all; the driver has no such launch."""
+        """Enable or disable a node: the driver has no launch of zero blocks."""
         if enabled != step.is_enabled:
             args = (self._exec, step.node, int(enabled))
             check(bindings().cuGraphNodeSetEnabled(*args), "switching a node of a graph")
@@ -318,7 +318,9 @@ class CUDAGraph(GraphExecutor):
 
 
 def _destroy_executable(gpu: GPU, executable: Any, programs: list[Any]) -> None:
-    """What is still running ends first. Until here, being an argument keeps the code loaded."""
+    """Destroy an executable graph after its last run. The argument keeps the code loaded until
+    here.
+    """
     del programs
     gpu.release(partial(bindings().cuGraphExecDestroy, executable))
 
@@ -330,7 +332,7 @@ def _at_least_one(sizes: Sequence[int]) -> list[int]:
 def _launch_dims(
     runner: CompiledASTRunner, var_vals: dict[Any, int]
 ) -> tuple[list[int], list[int]]:
-    """Blocks, and threads of a block."""
+    """The number of blocks, and of threads of a block."""
     grid, block = runner.launch_dims(var_vals)
     return grid or [1, 1, 1], block or [1, 1, 1]
 
@@ -347,14 +349,14 @@ def _variables(runner: JITRunner) -> Iterable[Variable]:
 
 
 def _accesses(item: JitItem) -> list[tuple[Buffer, bool, bool]]:
-    """Each buffer, and whether the run reads and writes it."""
+    """Each buffer of an item, and whether the run reads and writes it."""
     return [
         (buffer, *item.prg.access(i)) for i, buffer in enumerate(item.rawbufs) if buffer is not None
     ]
 
 
 def _common_gpu(jit_cache: Sequence[JitItem]) -> GPU:
-    """The GPU that all items run on. Raises `GraphException` where that is not one."""
+    """The GPU that all items run on. Raises `GraphException` if that is not one."""
     gpus = {_gpu_of(item) for item in jit_cache}
     if len(gpus) != 1:
         raise GraphException(f"CUDAGraph: {len(gpus)} GPUs in one batch")

@@ -1,4 +1,4 @@
-"""Which steps of a batch have to wait for which others: by the bytes that they read and write."""
+"""The dependencies of a batch's steps, by the bytes that they read and write."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from typing import final
 from ferrule.buffer import Buffer
 from ferrule.records import dataclass
 
-_END = 1 << 62
+_END = 1 << 62  # beyond the last byte of any buffer
 
 
 @final
 @dataclass
 class _Segment:
-    """Bytes that the same steps have used: who wrote them last, and who has read them since."""
+    """Bytes that the same steps have used: the last step that wrote them, and the readers since."""
 
     start: int
     stop: int
@@ -23,7 +23,7 @@ class _Segment:
     readers: set[int] = field(default_factory=set)
 
     def split(self, at: int) -> _Segment:
-        """Ends at byte `at`; the rest is a segment of its own."""
+        """End at byte `at`; the rest becomes a segment of its own."""
         rest = _Segment(at, self.stop, self.writer, set(self.readers))
         self.stop = at
         return rest
@@ -31,9 +31,10 @@ class _Segment:
 
 @final
 class Dependencies:
-    """Takes steps in program order, and gives for each those that have to be done before it.
+    """Takes steps in program order, and gives for each the steps that have to be done before it.
 
-    Who reads waits for who wrote, who writes for who wrote or read, where their bytes overlap.
+    If their bytes overlap, a reader waits for the writer, and a writer for the writer and the
+    readers.
 
     >>> from ferrule.dtype import dtypes
     >>> a, b, c = (Buffer("CPU", 4, dtypes.int32, opaque=object()) for _ in range(3))
@@ -48,14 +49,14 @@ class Dependencies:
 
     def __init__(self) -> None:
         self._memory: dict[int, list[_Segment]] = {}
-        # For each step, as bits, all that are done when it is.
+        # For each step, as bits, all steps that are done when it is.
         self._done_with: list[int] = []
 
     def add(self, accesses: Iterable[tuple[Buffer, bool, bool]]) -> list[int]:
-        """The next step, by the buffers that it uses, and whether it reads and writes each.
+        """The numbers of the earlier steps that the next step must wait for.
 
-        Gives the numbers of the earlier steps that it must wait for, without those that another
-        one of them waits for anyway.
+        The step is given by the buffers that it uses, and whether it reads and writes each. Steps
+        that another one of these waits for anyway are left out.
         """
         listed = list(accesses)
         for buffer, _, _ in listed:
@@ -89,7 +90,7 @@ class Dependencies:
         return needed[::-1]
 
     def _split(self, buffer: Buffer) -> None:
-        """Lets segments begin and end where the buffer does."""
+        """Split segments so that some begin and end where the buffer does."""
         segments = self._memory.setdefault(buffer.base.serial, [_Segment(0, _END)])
         for at in (buffer.byte_offset, buffer.byte_offset + buffer.nbytes):
             place = next(i for i, segment in enumerate(segments) if segment.stop > at)
@@ -97,7 +98,7 @@ class Dependencies:
                 segments.insert(place + 1, segments[place].split(at))
 
     def _inside(self, buffer: Buffer) -> list[_Segment]:
-        """The segments that are the buffer's bytes."""
+        """The segments of the buffer's bytes."""
         start, stop = buffer.byte_offset, buffer.byte_offset + buffer.nbytes
         segments = self._memory[buffer.base.serial]
         return [segment for segment in segments if start <= segment.start and segment.stop <= stop]

@@ -1,10 +1,10 @@
 """A batch of captured kernels on an OpenCL device.
 
-Each item has a kernel object of its own with its arguments set, so that a replay sets only what is
-another one now, and queues the kernels. A call with the very arguments of the call before it is
-recorded into a command buffer, where the platform has them; as long as the arguments stay, a replay
-is one command. (What was recorded cannot be given other arguments, and recording costs as much as
-running: `docs/design/opencl.md` has the figures.)
+Each item has a kernel object of its own with its arguments set. A replay sets only the arguments
+that have changed, and queues the kernels. A call with the same arguments as the call before it is
+recorded into a command buffer, if the platform has them; as long as the arguments stay the same, a
+replay is one command. (A recorded command cannot be given other arguments, and recording takes as
+long as running: `docs/design/opencl.md` has the figures.)
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from ferrule.runtime.opencl_driver import cl
 from ferrule.runtime.opencl_memory import CLMemory
 from ferrule.runtime.opencl_program import CLKernel, CLProgram
 
-# *** command buffers, which pyopencl does not know ***
+# *** command buffers, which pyopencl does not offer ***
 
 _EXTENSION = "cl_khr_command_buffer"
 _CAPABILITIES = 0x12A9
@@ -55,8 +55,10 @@ class CommandBufferError(RuntimeError):
 
 @cache
 def _functions(device: cl.Device) -> dict[str, Callable[..., int]] | None:
-    """The functions of the extension; None where the device has none, or none that may be queued
-    again before the last run is over."""
+    """The functions of the extension; None if the device lacks it.
+
+    Also None if a command buffer may not be queued again before its last run is over.
+    """
     if _EXTENSION not in device.extensions.split():
         return None
     # The library that pyopencl itself is linked with.
@@ -123,20 +125,20 @@ class CommandBuffer:
 
 @final
 class _Step:
-    """One item: a kernel, and what its arguments are made of."""
+    """One item: a kernel, and the sources of its arguments."""
 
     def __init__(self, item: JitItem, inputs: dict[int, int], var_vals: dict[Any, int]) -> None:
         runner = item.prg
         self.runner, self.kernel = _kernel_of(runner)
         self._inputs = inputs
-        """Which input is at which position among the buffers."""
+        """The numbers of the inputs, by their positions among the buffers."""
         self._memory: list[Any] = [None if b is None else b._buf for b in item.rawbufs]
         self._state: Any = None
         self.blocks: list[int] = []
         self.threads: list[int] = []
 
     def update(self, inputs: Sequence[CLMemory], var_vals: dict[Any, int]) -> bool:
-        """Takes the arguments of a call. Gives whether they are others than before."""
+        """Set the arguments of a call; True if they differ from those before."""
         addresses = [inputs[number].address for number in self._inputs.values()]
         vals = tuple([variable.infer(var_vals) for variable in self.runner.vars])
         if self._state == (addresses, vals):
@@ -160,12 +162,12 @@ def _kernel_of(runner: Any) -> tuple[CompiledASTRunner, CLKernel]:
 
 @final
 class CLGraph(GraphExecutor):
-    """`jit_cache`, ready to be replayed with other inputs and other values.
+    """The items of `jit_cache`, ready to be replayed with other inputs and other values.
 
-    Where an item uses one of `input_rawbuffers`, each call puts its own input of that number; all
-    other buffers are those of the items, which the graph keeps alive.
+    If an item uses one of `input_rawbuffers`, each call replaces it by its own input of that
+    number. All other buffers are those of the items, which the graph keeps alive.
 
-    Raises `GraphException` where an item is no kernel of CL, or the items are of several devices.
+    Raises `GraphException` if an item is no kernel of CL, or the items are of several devices.
     """
 
     def __init__(
