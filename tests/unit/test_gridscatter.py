@@ -10,7 +10,7 @@ from ferrule.codegen.interpret import interpret
 from ferrule.codegen.kernel import KernelError, Store
 from ferrule.codegen.linearizer import Linearizer
 from ferrule.codegen.opt import Opt, ScheduleError
-from ferrule.codegen.owner import owned_digit, owns
+from ferrule.codegen.owner import is_injective, owned_digit
 from ferrule.codegen.uops import UOps
 from ferrule.dtype import dtypes
 from ferrule.expr import INDEX, TRUE, Variable, both, cast, const, less, range_
@@ -287,20 +287,20 @@ def test_parts_of_an_axis_own_what_it_did() -> None:
     place = cast(element(2, dtypes.int32, i), INDEX)
     index = place * 11 + outer * 8 + inner
     tail = less(outer * 8 + inner, const(11))
-    assert owns(Store(0, index, tail), inner)
-    assert owns(Store(0, index, tail), outer)
-    assert not owns(Store(0, index, TRUE), inner)
+    assert is_injective(Store(0, index, tail), inner)
+    assert is_injective(Store(0, index, tail), outer)
+    assert not is_injective(Store(0, index, TRUE), inner)
     part, row = range_("part*j.o", 8), range_("row", 2)
     rows = less(row * 4 + part // 2, const(7))
     index = (row * 4 + part // 2) * 11 + part % 2 * 8 + inner
     columns = less(part % 2 * 8 + inner, const(11))
-    assert owns(Store(0, index, both(rows, columns)), part)
-    assert owns(Store(0, index, both(columns, rows)), part)
-    assert not owns(Store(0, index, rows), part)
+    assert is_injective(Store(0, index, both(rows, columns)), part)
+    assert is_injective(Store(0, index, both(columns, rows)), part)
+    assert not is_injective(Store(0, index, rows), part)
     fused = range_("b*j", 12)
     parts = fused // 4 * 20 + fused % 4
-    assert owns(Store(0, parts), fused)
-    assert not owns(Store(0, fused % 4), fused)
+    assert is_injective(Store(0, parts), fused)
+    assert not is_injective(Store(0, fused % 4), fused)
 
 
 def test_roots_that_store_elsewhere_do_not_become_one() -> None:

@@ -10,7 +10,7 @@ from tests.kernels import load, mul, store, total, widened
 from ferrule.codegen.kernel import show
 from ferrule.codegen.lower import lower
 from ferrule.codegen.opt import apply_opts
-from ferrule.codegen.phases import digits_of, every, strides_of
+from ferrule.codegen.phases import digits_of, nonzero_terms, strides_of
 from ferrule.codegen.primitives.loops import limit
 from ferrule.dtype import DType, dtypes
 from ferrule.expr import Expr, ExprOp, alu, const, less, range_
@@ -26,7 +26,7 @@ def test_every_term_that_counts_is_found_once(
 ) -> None:
     place, phase, tap = range_("q", 4), range_("p", stride), range_("k", taps)
     distance = place * stride + phase + offset - tap * dilation
-    found = every(element(1, dtypes.float32, tap, less(distance % stride, const(1))), tap)
+    found = nonzero_terms(element(1, dtypes.float32, tap, less(distance % stride, const(1))), tap)
     if found is None:
         assert taps < stride + dilation  # there is little to gain
         return
@@ -48,17 +48,17 @@ def test_terms_that_count_without_the_remainder_are_kept() -> None:
     masked, plain = element(1, dtypes.float32, x, condition), element(2, dtypes.float32, k)
     both = element(2, dtypes.float32, k, condition)
     product = alu(ExprOp.MUL, masked, both)
-    assert every(alu(ExprOp.MUL, masked, plain), k) is None  # 0 times infinity is NaN
-    assert every(alu(ExprOp.MUL, masked, const(2.0, dtypes.float32)), k) is not None
+    assert nonzero_terms(alu(ExprOp.MUL, masked, plain), k) is None  # 0 times infinity is NaN
+    assert nonzero_terms(alu(ExprOp.MUL, masked, const(2.0, dtypes.float32)), k) is not None
     numbers = element(1, dtypes.int32, x, condition), element(2, dtypes.int32, k)
-    assert every(alu(ExprOp.MUL, *numbers), k) is not None
+    assert nonzero_terms(alu(ExprOp.MUL, *numbers), k) is not None
     for body in (masked, product, alu(ExprOp.ADD, masked, product), alu(ExprOp.NEG, product)):
-        assert every(body, k) is not None
+        assert nonzero_terms(body, k) is not None
     for body in (alu(ExprOp.SUB, plain, masked), alu(ExprOp.MAX, plain, masked)):
-        assert every(body, k) is None
+        assert nonzero_terms(body, k) is None
     one = const(1.0, dtypes.float32)
-    assert every(alu(ExprOp.WHERE, condition, plain, one), k) is None
-    assert every(alu(ExprOp.FDIV, plain, alu(ExprOp.ADD, masked, one)), k) is None
+    assert nonzero_terms(alu(ExprOp.WHERE, condition, plain, one), k) is None
+    assert nonzero_terms(alu(ExprOp.FDIV, plain, alu(ExprOp.ADD, masked, one)), k) is None
 
 
 def test_remainders_by_two_numbers_decide_nothing() -> None:

@@ -174,7 +174,7 @@ class _Windows(Copies):
     def apply(self, m: Expr, lines: Expr | None = None) -> None:
         plan, operands, v = self.plan, self.operands, self.v
         phases = self._phases(m)
-        tile = self._narrow_enough(
+        tile = self._fit_scratch(
             best_tile(plan.target, self.itemsize, m.size.arg, v.size.arg), phases
         )
         in_place = lines is None and self._reads_in_place(m)
@@ -187,7 +187,7 @@ class _Windows(Copies):
             rows.append(inside)
         panels, panel = plan.split(self.name, v, tile.columns, "mask")
         apart = [r for r in operands.lane_ranges if r is not v and r not in phases]
-        if phases and len(operands.window(m)) == 1 and self._fit_together(tile):
+        if phases and len(operands.window(m)) == 1 and self._panel_fits_cache(tile):
             rows += apart  # in the operand along the lanes they are neighbours of the phases
             apart = []
         places = _count((m, *rows))
@@ -198,19 +198,19 @@ class _Windows(Copies):
         channels = self._tile(len(outer) + len(rows), m, phases, panel, tile)
         if not in_place:
             self.copy(operands.rows, self.name, rows_at, channels)
-            self.fetch_later(operands.rows)
+            self.prefetch_later(operands.rows)
         self.copy(operands.lanes, self.name, lanes_at, [*self._packed_order(), v])
         self.read_in_order(operands.lanes)
-        self.fetch_later(operands.lanes)
+        self.prefetch_later(operands.lanes)
         self.unroll_terms(self.order[-1])
         line = m
         for _ in phases:
             line = plan.fuse(self.name, line)
         self.store(line, panel)
-        plan.fetch_results(self.name)
+        plan.prefetch_results(self.name)
         plan.share(self.name, shared_out)
         if in_place:
-            self._fetch_next_line(rows)
+            self._prefetch_next_line(rows)
 
     def _outer_loops(
         self, tile: Tile, places: int, images: list[Expr], panels: list[Expr]
@@ -237,7 +237,7 @@ class _Windows(Copies):
         rows = self.operands.rows
         lines = [w for w in self.windows if len(w) > 1 and w[0] is not m]
         near = 0 < distance(rows.src[0], m) <= MAX_NEAR_STEP
-        if len(lines) != 1 or not near or self._is_crowded():
+        if len(lines) != 1 or not near or self._crowds_cache_sets():
             return False
         window = self.operands.window(m)
         found = Window.of(rows, window)
@@ -247,7 +247,7 @@ class _Windows(Copies):
         beyond = sum(abs(found.weights[tap]) * (tap.size.arg - 1) for tap in window[1:])
         return not border or beyond <= MAX_OVERHANG
 
-    def _is_crowded(self) -> bool:
+    def _crowds_cache_sets(self) -> bool:
         """True if the lines of different channels crowd into so few sets of the second cache that
         they take more than half of these.
         """
@@ -258,7 +258,7 @@ class _Windows(Copies):
         steps = [(r, distance(rows.src[0], r) * rows.dtype.itemsize) for r in channels]
         return any(r.size.arg * gcd(step, way) > L2_WAYS // 2 * way for r, step in steps)
 
-    def _fetch_next_line(self, blocked: Sequence[Expr]) -> None:
+    def _prefetch_next_line(self, blocked: Sequence[Expr]) -> None:
         """Prefetch the next line of the rows' operand while tiles read one.
 
         Adjacent lines of an image are far apart in memory for each channel.
@@ -269,7 +269,7 @@ class _Windows(Copies):
         if bytes_loaded(rows) > plan.target.l2_bytes // 2:
             plan.do("prefetch", self.reduce, rows.arg, distance(element.src[0], blocked[0]))
 
-    def _fit_together(self, tile: Tile) -> bool:
+    def _panel_fits_cache(self, tile: Tile) -> bool:
         """True if a panel of the operand along the lanes fits the cache, with all elements between
         its columns.
         """
@@ -321,7 +321,7 @@ class _Windows(Copies):
         even = next((n for n in range(blocks, 2 * blocks) if size % n == 0), blocks)
         return blocked, -(-size // even)
 
-    def _narrow_enough(self, tile: Tile, phases: Sequence[Expr]) -> Tile:
+    def _fit_scratch(self, tile: Tile, phases: Sequence[Expr]) -> Tile:
         """The tile with fewer vectors, if a panel of the operand along the lanes would need too
         much scratch.
         """
@@ -405,19 +405,19 @@ class _LongSum(Copies):
         together = self._panels_together(tile)
         outer, inner, panel = self._split_results(rows, tile, together)
         taps = [r for r in operands.row_ranges if r not in rows]
-        places = sorted([*taps, *inner], key=self._step_out, reverse=True)
+        places = sorted([*taps, *inner], key=self._store_step, reverse=True)
         plan.do("reorder", self.name, (*outer, *places, panel))
         plan.do("compute_at", self.reduce, len(outer))
         blocks, last = self._tile_sums(taps, inner, panel, tile, together)
         self.copy(operands.rows, self.reduce, blocks, rows)
-        self.fetch_later(operands.rows)
+        self.prefetch_later(operands.rows)
         if len(rows) == 1:
-            self.spread(operands.rows, rows[0], tile)
+            self.pad_rows(operands.rows, rows[0], tile)
         self.copy(operands.lanes, self.reduce, blocks, [v])
-        self.fetch_next(operands.lanes, blocks)
+        self.prefetch_next(operands.lanes, blocks)
         self.unroll_terms(last)
         for depth in reversed(range(len(outer), len(outer) + len(places) - 1)):
-            self._fuse_places(depth)
+            self._fuse_stored_axes(depth)
         self.store(plan.loops(self.name)[-2], panel)
         plan.share(self.name, len(outer))
 
@@ -461,7 +461,7 @@ class _LongSum(Copies):
         plan.do("reorder", self.reduce, (*blocks, *kept, *terms, *copies, *columns))
         return len(blocks), terms[-1]
 
-    def _fuse_places(self, depth: int) -> None:
+    def _fuse_stored_axes(self, depth: int) -> None:
         """Fuse two loops of the final stores if they are one axis of the result."""
         loop = self.plan.nest(self.name).loops[depth]
         fused = fuse(self.plan.kernel, self.name, loop.range.name).by_name[self.name]
@@ -469,7 +469,7 @@ class _LongSum(Copies):
         if all(step_of(c.store.index, r) > 0 for c in fused.computes if c.store is not None):
             self.plan.do("fuse", self.name, loop.range)
 
-    def _step_out(self, r: Expr) -> int:
+    def _store_step(self, r: Expr) -> int:
         nest = self.plan.nest(self.name)
         return max(step_of(c.store.index, r) for c in nest.computes if c.store is not None)
 

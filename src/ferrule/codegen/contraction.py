@@ -188,18 +188,18 @@ class _Contraction:
         self.plan.do("reorder", self.name, (*outer, *row_inner, *inner))
         panel = len(outer) - (1 if row_outer else 0)
         if row_outer and self._block_reduce(panel, row_outer[0], (*row_inner, *inner)):
-            self._stages(self.reduce, 1, panel)
+            self._pack_operands(self.reduce, 1, panel)
         else:
             self.plan.do("compute_at", self.reduce, len(outer))
-            self._stages(self.name, panel, panel)
+            self._pack_operands(self.name, panel, panel)
             if row_outer:
-                self._leave_out_tiles(row_outer[0])
+                self._limit_tiles(row_outer[0])
         self._unroll_reduce()
-        self._fetch_next_panel()
-        self.plan.fetch_results(self.name)
+        self._prefetch_next_panel()
+        self.plan.prefetch_results(self.name)
         self.plan.share(self.name, panel if len(first) == len(batch) else len(first))
 
-    def _fetch_next_panel(self) -> None:
+    def _prefetch_next_panel(self) -> None:
         """Prefetch the columns of the next panel if a tile reads the operand along the lanes in
         place.
 
@@ -271,7 +271,7 @@ class _Contraction:
         v_outer.append(outside)
         return [row], [tiles]
 
-    def _leave_out_tiles(self, tiles: Expr) -> None:
+    def _limit_tiles(self, tiles: Expr) -> None:
         """Let a block of rows end early: the last one of a symbolic size may have few tiles, or
         none.
         """
@@ -358,7 +358,7 @@ class _Contraction:
             _, term = plan.split(self.reduce, k, 4, "peel")
             plan.do("unroll", self.reduce, term)
 
-    def _stages(self, at: str, depth: int, panel: int) -> None:
+    def _pack_operands(self, at: str, depth: int, panel: int) -> None:
         """Pack the loads along the lanes if many tiles of rows use them."""
         plan = self.plan
         nest = plan.nest(self.reduce)

@@ -148,7 +148,7 @@ class Copies:
         if ordered != outer:
             self.plan.do("reorder", nest.name, (*ordered, *nest.loop_ranges[-2:]))
 
-    def fetch_next(self, which: Expr, depth: int) -> None:
+    def prefetch_next(self, which: Expr, depth: int) -> None:
         """Prefetch the source of the next iteration's copy while one is made, in the `depth` loops
         around it.
         """
@@ -161,7 +161,7 @@ class Copies:
         if steps and size > plan.target.l2_bytes // 2:
             plan.do("prefetch", name, element.arg, steps[-1])
 
-    def fetch_later(self, which: Expr) -> None:
+    def prefetch_later(self, which: Expr) -> None:
         """Prefetch a later piece of an operand while one is copied, if the operand is not in the
         cache.
 
@@ -181,7 +181,7 @@ class Copies:
                 return
             piece *= int(loop.range.size.arg)
 
-    def spread(self, which: Expr, rows: Expr, tile: Tile) -> None:
+    def pad_rows(self, which: Expr, rows: Expr, tile: Tile) -> None:
         """Pad a copy by a line if its steps along the rows of a tile would be in few sets of the
         first cache.
 
@@ -205,7 +205,7 @@ class Copies:
             return
         along = next((r for r in axes[:-1] if step_of(source, r) == 1), None)
         if along is not None:
-            _turn(plan, name, along, axes[-1])
+            _transpose(plan, name, along, axes[-1])
 
     def unroll_terms(self, innermost: Expr) -> None:
         size = innermost.size.max
@@ -221,12 +221,12 @@ class Copies:
         plan = self.plan
         nest = plan.nest(self.name)
         index = next(c.store.index for c in nest.computes if c.store is not None)
-        if step_of(index, rows) == 1 and _turn(plan, self.name, lanes, rows):
+        if step_of(index, rows) == 1 and _transpose(plan, self.name, lanes, rows):
             return
         plan.vectorize_inner(self.name, plan.nest(self.name).loops[-1])
 
 
-def _turn(plan: Plan, name: str, along: Expr, across: Expr) -> bool:
+def _transpose(plan: Plan, name: str, along: Expr, across: Expr) -> bool:
     """Transpose squares of values: loaded along one axis, kept or stored along another; False if
     the axes are too short.
     """
@@ -236,5 +236,5 @@ def _turn(plan: Plan, name: str, along: Expr, across: Expr) -> bool:
         lanes //= 2
     if lanes < 4:
         return False
-    plan.turn(name, along, across, lanes)
+    plan.transpose_squares(name, along, across, lanes)
     return True

@@ -129,7 +129,7 @@ class _Dots:
         others = self.axes.others
         tiles = [*row_tiles, *column_tiles]
         plan.do("reorder", partial, (*others, *blocks, *tiles, steps, row, column, lane))
-        self._fetch_columns(partial, [*others, *blocks])
+        self._prefetch_columns(partial, [*others, *blocks])
         plan.vectorize_inner(self.name, plan.nest(self.name).loops[-1])
         plan.share(self.name, len(outer))
 
@@ -189,7 +189,7 @@ class _Dots:
         blocks, steps = plan.split(nest, steps, -(-vectors // count), "peel")
         return [blocks], steps
 
-    def _fetch_columns(self, nest: str, blocks: Sequence[Expr]) -> None:
+    def _prefetch_columns(self, nest: str, blocks: Sequence[Expr]) -> None:
         """Prefetch the next block of the columns' terms while one is multiplied.
 
         A block is a few lines of each column, too few for the processor to prefetch by itself.

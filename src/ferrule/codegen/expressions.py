@@ -16,7 +16,7 @@ from ferrule.codegen.kernel import (
     MONOIDS,
     Monoid,
 )
-from ferrule.codegen.phases import Every, every
+from ferrule.codegen.phases import NonzeroTerms, nonzero_terms
 from ferrule.codegen.sums import Sum, one_sum
 from ferrule.dtype import dtypes
 from ferrule.expr import (
@@ -133,7 +133,7 @@ class Lowering:
             while source.op is MovementOps.RESHAPE:
                 source = source.src[0]
         elif node.op is MovementOps.UNWINDOW:
-            valid = self._without_tails(valid, idx, node.arg[0])
+            valid = self._without_checked_bounds(valid, idx, node.arg[0])
         rule = MOVEMENTS[node.op].index
         assert rule is not None, f"{node.op} has no index rule"
         inner, inside = rule(idx, node.arg, source.shape)
@@ -144,7 +144,7 @@ class Lowering:
 
     def _gather(self, node: LazyOp, idx: Index, valid: Expr) -> Rule:
         source: LazyOp = node.src[0]
-        valid = _to_stay_inside(valid, idx, node.shape)
+        valid = _needed_bounds(valid, idx, node.shape)
         position = yield node.src[1], idx, valid
         axis: int = node.arg
         at = cast(position, INDEX)
@@ -152,7 +152,7 @@ class Lowering:
         value = yield source, (*idx[:axis], at, *idx[axis + 1 :]), both(valid, inside)
         return select(inside, value, const(0, value.dtype))
 
-    def _without_tails(self, valid: Expr, idx: Index, axis: int) -> Expr:
+    def _without_checked_bounds(self, valid: Expr, idx: Index, axis: int) -> Expr:
         """The condition without its bounds on the index along `axis`: UNWINDOW checks these
         itself.
         """
@@ -168,20 +168,20 @@ class Lowering:
         axes = _reduced_axes(node)
         ranges = self._ranges_of(node, axes)
         at: dict[int, Expr] = dict(zip(axes, ranges, strict=True))
-        valid = _to_stay_inside(valid, idx, node.shape)
+        valid = _needed_bounds(valid, idx, node.shape)
         body = yield source, _index_at(idx, at), valid
         wide = dtypes.float32 if node.dtype in NARROW else node.dtype
         monoid = _monoid_of(node)
         if not ranges:
             return body
         if monoid.op is ExprOp.ADD:
-            shorter = _shorter(body, at)
-            if shorter:
-                inside = all_of(found.inside for found in shorter.values())
-                at |= {a: found.index for a, found in shorter.items()}
+            sparse = _sparse_axes(body, at)
+            if sparse:
+                inside = all_of(found.inside for found in sparse.values())
+                at |= {a: found.index for a, found in sparse.items()}
                 body = yield source, _index_at(idx, at), both(valid, inside)
                 body = select(inside, body, const(0, body.dtype))
-                counters = {a: found.counter for a, found in shorter.items()}
+                counters = {a: found.counter for a, found in sparse.items()}
                 counted = [counters.get(a, r) for a, r in zip(axes, ranges, strict=True)]
                 ranges = tuple(r for r in counted if not r.is_const)
             simpler = one_sum(body, wide, self.sums)
@@ -232,23 +232,23 @@ def _index_at(idx: Index, at: Mapping[int, Expr]) -> Index:
     return tuple(at.get(a, i) for a, i in enumerate(idx))
 
 
-def _shorter(body: Expr, at: Mapping[int, Expr]) -> dict[int, Every]:
+def _sparse_axes(body: Expr, at: Mapping[int, Expr]) -> dict[int, NonzeroTerms]:
     """The axes of a sum along which only some terms are not zero, each with these terms.
 
     A condition may relate two axes, as that of a diagonal does. The index along one of them then
     follows from the index along the other, so only one can be shortened.
     """
-    found: dict[int, Every] = {}
+    found: dict[int, NonzeroTerms] = {}
     for axis, r in at.items():
         if any(r in other.index.ranges for other in found.values()):
             continue
-        terms = every(body, r)
+        terms = nonzero_terms(body, r)
         if terms is not None and terms.index.ranges.isdisjoint(at[a] for a in found):
             found[axis] = terms
     return found
 
 
-def _to_stay_inside(valid: Expr, idx: Index, shape: Sequence[sint]) -> Expr:
+def _needed_bounds(valid: Expr, idx: Index, shape: Sequence[sint]) -> Expr:
     """The condition `valid`, or TRUE if the index is inside of the shape without it.
 
     A condition that keeps no index inside only says where a value is used. Left in, it would make a

@@ -1,7 +1,7 @@
 """Instructions that do several multiply-adds in each lane, or in each thread of a warp: their
 operands and results.
 
-`tensorize` (in `primitives/products.py`) puts one into a kernel. Those of lanes are `ExprOp.DOT`:
+`tensorize` (in `primitives/products.py`) emits one. Lane instructions are `ExprOp.DOT`:
 with pairs `a` and `b` of a narrow float, packed into one integer each with the element of the
 smaller k in the low half, and a float32 `c`,
 

@@ -1,4 +1,4 @@
-"""How many blocks of threads run a kernel, as a record that the disk cache can keep."""
+"""The launch of a kernel on thread blocks, as a record that the disk cache can keep."""
 
 from __future__ import annotations
 

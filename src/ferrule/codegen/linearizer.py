@@ -28,7 +28,7 @@ from ferrule.codegen.kernel import (
 from ferrule.codegen.launch import Launch
 from ferrule.codegen.lower import lower, stores_of
 from ferrule.codegen.opt import Opt, apply_opts
-from ferrule.codegen.prepare import prepared
+from ferrule.codegen.prepare import legalized
 from ferrule.codegen.primitives.editing import descendants
 from ferrule.codegen.reduction import Reductions, first_reduce
 from ferrule.codegen.serial import run_loop
@@ -137,7 +137,7 @@ def linearize(kernel: Kernel, target: Target | None = None) -> list[UOp]:
     narrow = narrow and _fits_int32(kernel)
     out = Emitter()
     native_ops = frozenset() if target is None else target.native_ops
-    ready = prepared(kernel, blocks=blocks, native_ops=native_ops)
+    ready = legalized(kernel, blocks=blocks, native_ops=native_ops)
     nests = _Nests(ready, out, blocks=blocks)
     start, stop, extent = nests.begin(narrow=narrow)
     guard = kernel.guard
@@ -155,8 +155,8 @@ def _guarded(nests: _Nests, guard: Guard, chunks: tuple[UOp, UOp, UOp]) -> None:
     The branch is taken once, or for each chunk if the last check has a loop over chunks.
     """
     out = nests.out
-    others = _Nests(prepared(guard.exact, blocks=False), out, blocks=False)
-    looks = [_Nests(prepared(check, blocks=False), out, blocks=False) for check in guard.checks]
+    others = _Nests(legalized(guard.exact, blocks=False), out, blocks=False)
+    looks = [_Nests(legalized(check, blocks=False), out, blocks=False) for check in guard.checks]
     for each in (*looks, others):
         each.values.params = nests.values.params
     zero, one = (out.constant(n, out.index) for n in (0, 1))
@@ -201,9 +201,11 @@ class _Nests:
         self.threads = Threads(kernel)
         self.out = out
         self.values = Values(kernel, self.threads, self.out, blocks=blocks)
-        self.ahead = CopiesAhead(kernel, self.values, self._filled_by)
+        self.ahead = CopiesAhead(kernel, self.values, self._emit_copy)
         self.reductions = Reductions(self.values, self._children, self._serial)
-        self.fetched = {_innermost(kernel, n) for n in kernel.nests if 0 in dict(n.ahead).values()}
+        self.prefetched = {
+            _innermost(kernel, n) for n in kernel.nests if 0 in dict(n.ahead).values()
+        }
 
     # -- the whole ---------------------------------------------------------------------------------
 
@@ -232,7 +234,7 @@ class _Nests:
         shared = shared_roots(self.kernel)
         offset = const(0)
         for nest in self.kernel.roots:
-            with self.values.fetching(nest):
+            with self.values.prefetching(nest):
                 if nest in shared:
                     self._shared_root(nest, start, stop, offset, alone=len(shared) == 1)
                     offset += nest.loops[0].range.size
@@ -247,7 +249,7 @@ class _Nests:
         `extent` is the number of chunks of another kernel, which may have more or fewer.
         """
         for nest in self.kernel.roots:
-            with self.values.fetching(nest):
+            with self.values.prefetching(nest):
                 if nest in shared_roots(self.kernel):
                     size = self.out.typed(self.values.value(nest.loops[0].range.size), I64)
                     first, last = (self._share(u, size, extent) for u in (start, stop))
@@ -307,8 +309,8 @@ class _Nests:
 
     def _loops(self, nest: Nest, depth: int, bounds: tuple[UOp, UOp] | None = None) -> None:
         """Emit the loops of a nest from `depth` on, and its body."""
-        if (nest.name, depth) in self.fetched:
-            self._fetch_places(nest, depth)
+        if (nest.name, depth) in self.prefetched:
+            self._prefetch_stores(nest, depth)
         self._children(nest, depth)
         if depth == first_reduce(nest):
             self.reductions.reduce(nest, depth)
@@ -331,26 +333,26 @@ class _Nests:
             self.reductions.begin_along(nest, depth)
             self._serial(loop, lambda: self._loops(nest, depth + 1), bounds)
 
-    def _fetch_places(self, nest: Nest, depth: int) -> None:
+    def _prefetch_stores(self, nest: Nest, depth: int) -> None:
         """Prefetch the places that the loops of a nest from `depth` on will store to."""
         stores = [c for c in nest.computes if c.store and (c.store.slot, 0) in nest.ahead]
         if depth == len(nest.loops):
             for c in stores:
-                self.values.fetch_place(c)
+                self.values.prefetch_store(c)
             return
         loop = nest.loops[depth]
         if loop.kind is Kind.UNROLL:
             for _ in self.values.each_copy([loop]):
-                self._fetch_places(nest, depth + 1)
+                self._prefetch_stores(nest, depth + 1)
         elif loop.kind is Kind.VECTOR:
             with self.values.along(loop.range):
-                self._fetch_places(nest, depth + 1)
+                self._prefetch_stores(nest, depth + 1)
         elif loop.kind is Kind.TRANSPOSE:
             with self.values.along(nest.loops[depth + 1].range):
                 for _ in self.values.each([loop]):
-                    self._fetch_places(nest, depth + 2)
+                    self._prefetch_stores(nest, depth + 2)
         else:
-            run_loop(self.values, loop, lambda: self._fetch_places(nest, depth + 1))
+            run_loop(self.values, loop, lambda: self._prefetch_stores(nest, depth + 1))
 
     def _serial(
         self, loop: Loop, body: Callable[[], None], bounds: tuple[UOp, UOp] | None = None
@@ -370,7 +372,7 @@ class _Nests:
         run_loop(self.values, loop, iteration, bounds)
         self.ahead.after(loop)
 
-    def _filled_by(self, nest: Nest) -> None:
+    def _emit_copy(self, nest: Nest) -> None:
         """Emit the loops of a nest that is copied ahead of its use."""
         with self.values.along(None):
             self._loops(nest, 0)
@@ -411,7 +413,7 @@ class _Nests:
     def _child(self, nest: Nest) -> None:
         for c in nest.computes:
             self.values.forget(c)
-        with self.values.along(None), self.values.fetching(nest):
+        with self.values.along(None), self.values.prefetching(nest):
             self._loops(nest, 0)
         for c in nest.computes:
             self.values.filled(c)
@@ -435,9 +437,9 @@ class _Nests:
             else:
                 values.append((c, value))
         for c, value in values:
-            self.values.write(self._once_a_block(nest, c), value)
+            self.values.write(self._by_first_thread(nest, c), value)
 
-    def _once_a_block(self, nest: Nest, c: Compute) -> Compute:
+    def _by_first_thread(self, nest: Nest, c: Compute) -> Compute:
         """A store restricted to the first of the threads that all have the same value."""
         alone = self.threads.is_first(nest)
         if alone is TRUE or c.store is None:

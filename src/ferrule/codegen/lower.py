@@ -225,7 +225,7 @@ class _Builder:
         if self._blocks is None or c.store is None:
             return False
         root, known = self._blocks
-        same = _matched(blocks, known)
+        same = _matching_ranges(blocks, known)
         if same is None or c.value.op is not ExprOp.REDUCE or c.value.arg[0] != "sum":
             return False
         (term,) = c.value.src
@@ -269,7 +269,7 @@ class _Builder:
         compute = Compute(name, new, store=Store(node.arg.idx, offset, valid))
         order = [i for i in idx if not i.is_const]
         nest = self._place(Nest(name, (compute,), tuple(Loop(r) for r in order)), [(name, order)])
-        self.nests.extend((*_started(f"{name}z", lowering, number, node), nest))
+        self.nests.extend((*_initial_values(f"{name}z", lowering, number, node), nest))
 
     def _chain_order(self, value: Expr, ranges: list[Expr]) -> list[Expr]:
         """The loop order in which every reduce can be computed as far out as possible."""
@@ -333,7 +333,9 @@ class _Builder:
         return name
 
 
-def _matched(blocks: dict[LazyOp, Index], known: dict[LazyOp, Index]) -> dict[Expr, Expr] | None:
+def _matching_ranges(
+    blocks: dict[LazyOp, Index], known: dict[LazyOp, Index]
+) -> dict[Expr, Expr] | None:
     """The ranges that index some blocks, mapped to those of the same blocks elsewhere.
 
     None if there is no such mapping.
@@ -391,7 +393,7 @@ def _combined(how: str, old: Expr, new: Expr) -> Expr:
     return elementwise(TernaryOps.WHERE, [less_or_nan, new, old], None)
 
 
-def _started(name: str, lowering: Lowering, number: int, node: LazyOp) -> list[Nest]:
+def _initial_values(name: str, lowering: Lowering, number: int, node: LazyOp) -> list[Nest]:
     """The nest that stores the initial values of a SCATTER; none if these are in place already."""
     _, _, *base = node.src[0].src
     idx = _index(f"z{number}", node.shape)

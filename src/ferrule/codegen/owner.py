@@ -26,7 +26,7 @@ def owned_digit(store: Store, r: Expr) -> Digit | None:
     return _digit(store.index, conjuncts(store.valid), r)
 
 
-def owns(store: Store, r: Expr) -> bool:
+def is_injective(store: Store, r: Expr) -> bool:
     """True if different iterations of a loop store to different elements.
 
     A fused loop does so if each of its parts does.
@@ -36,21 +36,21 @@ def owns(store: Store, r: Expr) -> bool:
     found = {part: x for x in terms if (part := _part_of(x, r)) is not None}
     end = 1
     for step, size in sorted(found):
-        if step != end or not _owns(store.index, conditions, found[step, size]):
+        if step != end or not _is_injective_part(store.index, conditions, found[step, size]):
             return False
         end = step * size
     return end > r.max
 
 
-def moves(index: Expr, r: Expr) -> bool:
+def is_injective_index(index: Expr, r: Expr) -> bool:
     """True if an index differs in all iterations of a loop, by steps that may be products of sizes.
 
-    It is weaker than `owns`, as it says nothing about the other loops. A buffer with symbolic sizes
+    It says less than `is_injective`: nothing about the other loops. A buffer with symbolic sizes
     has a place of its own for each value of the ranges in its index.
 
     >>> from ferrule.expr import Variable
     >>> i, n = range_("i", 6), Variable("n", 1, 9)
-    >>> moves(i // 2 * n + i % 2 * 5, i), moves(i // 2 * n, i)
+    >>> is_injective_index(i // 2 * n + i % 2 * 5, i), is_injective_index(i // 2 * n, i)
     (True, False)
     """
     terms, _ = index.linear()
@@ -87,7 +87,7 @@ def _part_of(x: Expr, r: Expr) -> Digit | None:
     return (step * n, -(-size // n)) if x.op is ExprOp.IDIV else (step, n)
 
 
-def _owns(index: Expr, conditions: list[Expr], part: Expr) -> bool:
+def _is_injective_part(index: Expr, conditions: list[Expr], part: Expr) -> bool:
     mine = None
     for whole, together, step in _groups(index, conditions):
         if mine is None and part in together.linear()[0]:

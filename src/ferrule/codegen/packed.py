@@ -31,7 +31,7 @@ def pack(
     lane = axes[-1]
     if load_step(e, lane) == 1:
         plan.vectorize_inner(name, plan.nest(name).loops[-1])
-        _fetch_later_steps(plan, name)
+        _prefetch_steps(plan, name)
         return
     columns = int(lane.size.arg)
     if columns > lanes:
@@ -41,7 +41,7 @@ def pack(
     if along is not None and along.size.max >= size:
         _, side = plan.split(name, along, size, "peel")
         plan.transpose(name, side, lane)
-        _fetch_later_squares(plan, name, size, columns)
+        _prefetch_squares(plan, name, size, columns)
 
 
 def is_far(e: Expr, k: Expr) -> bool:
@@ -50,7 +50,7 @@ def is_far(e: Expr, k: Expr) -> bool:
     return scattered or step_of(e.src[0], k) * e.dtype.itemsize >= PAGE_BYTES
 
 
-def _fetch_later_steps(plan: Plan, copy: str) -> None:
+def _prefetch_steps(plan: Plan, copy: str) -> None:
     """Prefetch later steps of k while a panel is copied, if steps are pages apart."""
     nest = plan.nest(copy)
     for e in loads(nest.computes[0].value):
@@ -60,7 +60,7 @@ def _fetch_later_steps(plan: Plan, copy: str) -> None:
             plan.do("prefetch", copy, e.arg, STEPS_AHEAD * steps[-1])
 
 
-def _fetch_later_squares(plan: Plan, copy: str, size: int, columns: int) -> None:
+def _prefetch_squares(plan: Plan, copy: str, size: int, columns: int) -> None:
     """Prefetch later squares while squares of many rows are transposed.
 
     There are more rows than any processor prefetches by itself.

@@ -33,7 +33,7 @@ def schedule_panels(plan: Plan, name: str, reduce: str, v: Expr) -> bool:
     k = nest.loops[0].range
     found = [e for e in loads(nest.computes[0].value) if v in e.ranges]
     wide = [e for e in found if k in e.ranges]
-    rows = [o.range for o in root.loops if o.range is not v and _misses(wide, o.range)]
+    rows = [o.range for o in root.loops if o.range is not v and _is_invariant(wide, o.range)]
     count = prod(r.size.max for r in rows)
     least = MIN_STEP_BYTES if count == 1 else PAGE_BYTES
     far = all(step_of(e.src[0], v) == 1 for e in found) and all(
@@ -48,7 +48,7 @@ def schedule_panels(plan: Plan, name: str, reduce: str, v: Expr) -> bool:
     return True
 
 
-def _misses(wide: list[Expr], r: Expr) -> bool:
+def _is_invariant(wide: list[Expr], r: Expr) -> bool:
     return all(r not in e.ranges for e in wide)
 
 
@@ -69,7 +69,7 @@ def _apply(plan: Plan, name: str, reduce: str, v: Expr, rows: list[Expr], steps:
     for copy in copies:
         plan.do("unroll", reduce, copy)
     plan.do("reorder", reduce, (some, vectors, *copies, one, lane))
-    _fetch_next_steps(plan, reduce, some, steps * width * itemsize)
+    _prefetch_steps(plan, reduce, some, steps * width * itemsize)
     plan.vectorize_inner(name, plan.nest(name).loops[-1])
     plan.share(name, len(batch) + 1)
 
@@ -85,7 +85,7 @@ def _width(plan: Plan, columns: int, itemsize: int) -> int:
     return -(-even // line) * line
 
 
-def _fetch_next_steps(plan: Plan, reduce: str, terms: Expr, step_bytes: int) -> None:
+def _prefetch_steps(plan: Plan, reduce: str, terms: Expr, step_bytes: int) -> None:
     """Prefetch later terms while some are added.
 
     At the end of a row of the panel the next read is elsewhere, and no processor prefetches so far.

@@ -52,7 +52,7 @@ def _divide(size: Expr, divisors: Sequence[int]) -> bool:
 
 
 @dataclass(frozen=True)
-class Every:
+class NonzeroTerms:
     """The terms of a sum that are not zero, by a range shorter than that of the sum."""
 
     counter: Expr
@@ -63,7 +63,7 @@ class Every:
     """The condition that there is such a term."""
 
 
-def every(body: Expr, r: Expr) -> Every | None:
+def nonzero_terms(body: Expr, r: Expr) -> NonzeroTerms | None:
     """The terms of a sum over `r` that are not zero.
 
     None if no remainder decides it, or only one with too many values.
@@ -87,7 +87,7 @@ def every(body: Expr, r: Expr) -> Every | None:
             continue
         counter = range_(f"{r.name}t", size) if size > 1 else const(0)
         index = (counter - before) * number + first
-        return Every(counter, index, within(index, r.size))
+        return NonzeroTerms(counter, index, within(index, r.size))
     return None
 
 

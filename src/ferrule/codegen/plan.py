@@ -144,10 +144,10 @@ class Plan:
                 return True
         except ScheduleError:  # a primitive has found what the schedule's first check does not see
             pass
-        self._go_back(kernel, count)
+        self._restore(kernel, count)
         return False
 
-    def _go_back(self, kernel: Kernel, count: int) -> None:
+    def _restore(self, kernel: Kernel, count: int) -> None:
         """Restore a kernel, and the number of opts that it had."""
         self.kernel = kernel
         del self.opts[count:]
@@ -180,7 +180,7 @@ class Plan:
         r = self.nest(name).loops[depth].range
         known = set(substitute(of_both, {a: r // b.size, b: r % b.size}))
         if any(r in e.ranges and e not in known for e in _divisions(self.kernel)):
-            self._go_back(before, count)
+            self._restore(before, count)
             return False
         return True
 
@@ -243,7 +243,7 @@ class Plan:
         self.do("vectorize", name, inner)
         return outer, inner
 
-    def turn(self, name: str, along: Expr, across: Expr, lanes: int) -> None:
+    def transpose_squares(self, name: str, along: Expr, across: Expr, lanes: int) -> None:
         """Transpose squares of values: computed as vectors along one loop, kept or stored along
         another.
         """
@@ -294,12 +294,12 @@ class Plan:
             self.do("limit", name, r)
 
     def transpose(self, name: str, along: Expr, across: Expr) -> None:
-        """Transpose like `turn`, for loops that have the size of a square already."""
+        """Transpose like `transpose_squares`, for loops that have the size of a square already."""
         last = (along, across)
         self.do("reorder", name, (*self.others(name, last), *last))
         self.do("transpose", name, *last)
 
-    def fetch_results(self, name: str) -> None:
+    def prefetch_results(self, name: str) -> None:
         """Prefetch the places that a root will store to, before their values are computed.
 
         Only if the results exceed the second cache: stores would wait for their lines.

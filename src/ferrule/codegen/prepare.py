@@ -20,14 +20,14 @@ from ferrule.expr import COSTLY, Expr, ExprOp, const, rebuild, toposort
 _NARROW_BITS = 10  # stored bits of the mantissa of a float16; with the implicit one it has 11
 
 
-def prepared(kernel: Kernel, *, blocks: bool, native_ops: frozenset[str] = frozenset()) -> Kernel:
+def legalized(kernel: Kernel, *, blocks: bool, native_ops: frozenset[str] = frozenset()) -> Kernel:
     """The kernel as it is emitted; `blocks` if it is for thread blocks, not for a CPU's thread."""
-    rounded = _rounded(kernel) if ExprOp.NEAR_EXP2.name in native_ops else frozenset()
-    kernel = _once(_expanded(kernel, rounded))
-    return _without_single(kernel) if blocks else kernel
+    rounded = _inexact_powers(kernel) if ExprOp.NEAR_EXP2.name in native_ops else frozenset()
+    kernel = _unroll_single(_expanded(kernel, rounded))
+    return _fold_single(kernel) if blocks else kernel
 
 
-def _rounded(kernel: Kernel) -> frozenset[Expr]:
+def _inexact_powers(kernel: Kernel) -> frozenset[Expr]:
     """The float32 powers of two that are only used in floats of at most 11 bits."""
     nodes = toposort(e for nest in kernel.nests for e in expressions(nest))
     powers = {e for e in nodes if e.op is ExprOp.EXP2 and e.dtype is dtypes.float32}
@@ -127,7 +127,7 @@ def _log2_e(dtype: DType) -> Expr:
     return const(1 / math.log(2), dtype)
 
 
-def _once(kernel: Kernel) -> Kernel:
+def _unroll_single(kernel: Kernel) -> Kernel:
     """The kernel with copies instead of loops of one iteration around lanes and copies.
 
     A loop in which another nest hangs stays.
@@ -155,7 +155,7 @@ def _runs_once(loop: Loop) -> bool:
     return loop.kind is Kind.SERIAL and whole and size.is_const and size.arg == 1
 
 
-def _without_single(kernel: Kernel) -> Kernel:
+def _fold_single(kernel: Kernel) -> Kernel:
     """The kernel with 0 for every range of one iteration, so that equal indices are one node."""
     loops = [loop for nest in kernel.nests for loop in nest.loops]
     zeros = {loop.range: const(0) for loop in loops if loop.range.size is const(1)}

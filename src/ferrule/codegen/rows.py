@@ -21,7 +21,7 @@ from ferrule.codegen.plan import (
 )
 from ferrule.codegen.primitives.editing import descendants
 from ferrule.codegen.primitives.nests import mergeable, shared_row
-from ferrule.codegen.streams import passes_by
+from ferrule.codegen.streams import bypasses_caches
 from ferrule.expr import COSTLY, Expr, const, toposort
 
 # Tuning constants, set between 2026-11-21 and 23 on the processors of docs/performance.md. Those
@@ -49,7 +49,7 @@ def schedule_rows(plan: Plan, name: str, below: Sequence[str]) -> None:
     """Schedule a root nest and the reduces inside it."""
     merge_siblings(plan, below)
     below = plan.below(name)
-    _repeat_first(plan, name, below)
+    _recompute_first(plan, name, below)
     column = column_axis(plan, name, below)
     if column is None:
         column = _gather_axis(plan, name, below)
@@ -65,10 +65,10 @@ def schedule_rows(plan: Plan, name: str, below: Sequence[str]) -> None:
         for n in below:
             _reduce_lanes(plan, n)
         _vectorize_last(plan, name, below)
-    if passes_by(plan.nest(name)):
+    if bypasses_caches(plan.nest(name)):
         plan.do("nontemporal", name)
     _share_rows(plan, name)
-    _fetch_rows(plan, name)
+    _prefetch_rows(plan, name)
 
 
 def merge_siblings(plan: Plan, below: Sequence[str]) -> None:
@@ -93,7 +93,7 @@ def _ready(plan: Plan, first: str, second: str) -> bool:
     return not any(e.arg in names for n in between for e in n.reads)
 
 
-def _repeat_first(plan: Plan, name: str, below: Sequence[str]) -> None:
+def _recompute_first(plan: Plan, name: str, below: Sequence[str]) -> None:
     """Compute a cheap nest, which all results need, again in each chunk of the results.
 
     Computed once, before all results, it would leave the whole kernel to one thread. An example is
@@ -258,7 +258,7 @@ def _reduce_lanes(plan: Plan, n: str) -> None:
     if not near and not any(e.src for e in nest.reads):
         return
     most = 4 * lanes
-    if _waits_for_memory(plan, nest):
+    if _is_memory_bound(plan, nest):
         found = [e for c in nest.computes for e in loads(c.value)]
         widest = max(e.dtype.itemsize for e in found)
         long = r.size.is_const and r.size.arg * widest >= STREAMS * MIN_STREAM_BYTES
@@ -286,7 +286,7 @@ def _read_in_streams(plan: Plan, n: str, r: Expr, step: int, lanes: int) -> None
     plan.do("group", n, inside)
 
 
-def _waits_for_memory(plan: Plan, nest: Nest) -> bool:
+def _is_memory_bound(plan: Plan, nest: Nest) -> bool:
     """True if a reduce does little more than read data that no cache keeps and that no nest reads
     again.
 
@@ -346,7 +346,7 @@ def _can_fuse_rows(plan: Plan, name: str) -> bool:
     return not any(n.at in ((name, 0), (name, 1)) for n in plan.kernel.nests)
 
 
-def _fetch_rows(plan: Plan, name: str) -> None:
+def _prefetch_rows(plan: Plan, name: str) -> None:
     """Prefetch the next row while the last pass over a row finds it in the cache.
 
     Otherwise passes that wait for memory and passes that compute or store take turns.
@@ -359,12 +359,12 @@ def _fetch_rows(plan: Plan, name: str) -> None:
     for slot, (first, *others) in passes.items():
         if first.at is None or not others or others[-1].at not in (None, first.at):
             continue
-        distance = _next_row(plan, plan.nest(name).loops[: first.at[1]], others[-1], slot)
+        distance = _row_distance(plan, plan.nest(name).loops[: first.at[1]], others[-1], slot)
         if distance is not None:
             plan.do("prefetch", others[-1].name, slot, distance)
 
 
-def _next_row(plan: Plan, around: Sequence[Loop], nest: Nest, slot: int) -> int | None:
+def _row_distance(plan: Plan, around: Sequence[Loop], nest: Nest, slot: int) -> int | None:
     """The distance to the next row of a pass, if it is worth a prefetch; else None.
 
     There are too many rows for the cache to keep all, and the cache has room for two. A row has

@@ -50,11 +50,11 @@ def segments_of(kernel: Kernel, nest: Nest, depth: int) -> tuple[Segment, ...]:
     path = [o.range for name, d, o in kernel.path(nest) if name != nest.name or d < depth]
     inside = [n for n in kernel.nests if n is nest or _hangs_in(kernel, n, loop)]
     nodes = [e for n in inside for e in n.nodes]
-    changes = _in_step(_changes(nodes, loop.range, frozenset(path)))
+    changes = _in_one_order(_changes(nodes, loop.range, frozenset(path)))
     peeled = [c for o in nest.loops if o.peel is not None for c in conjuncts(o.peel)]
     if all(c.condition in peeled for c in changes):
         return ()
-    segments = list(_between(changes, loop.range.size))
+    segments = list(_segments_between(changes, loop.range.size))
     while segments and not _stores(nest, dict(segments[-1].known)):
         segments.pop()
     # Iterations that are not run need no segment: those before the start, or after the end.
@@ -84,13 +84,13 @@ def _changes(nodes: Iterable[Expr], r: Expr, opened: frozenset[Expr]) -> Iterato
         yield _Change(e, step > 0, first, then, ends[0] - first, abs(step))
 
 
-def _in_step(changes: Iterable[_Change]) -> list[_Change]:
+def _in_one_order(changes: Iterable[_Change]) -> list[_Change]:
     """The changes that come in the same order wherever the first of them is."""
     found = list(changes)
     return [c for c in found if (c.place, c.step) == (found[0].place, found[0].step)]
 
 
-def _between(changes: Sequence[_Change], size: Expr) -> Iterator[Segment]:
+def _segments_between(changes: Sequence[_Change], size: Expr) -> Iterator[Segment]:
     """The segments between all changes; adjacent segments in which the same is known are one."""
     numbers = sorted({n for c in changes for n in (c.first, c.then)})
     segment: Segment | None = None

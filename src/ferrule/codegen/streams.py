@@ -94,14 +94,14 @@ def _segment(plan: Plan, name: str) -> None:
 
 
 def _choose_lanes(plan: Plan, name: str) -> None:
-    _join_short_rows(plan, name)
+    _fuse_short_rows(plan, name)
     nest = plan.nest(name)
     v = _contiguous_axis(nest)
     w = _other_orientation(plan, nest, v)
     if w is not None:
-        _turn(plan, name, v, w)
+        _transpose(plan, name, v, w)
         return
-    if passes_by(nest):
+    if bypasses_caches(nest):
         plan.do("nontemporal", name)
     loops = nest.loop_ranges
     if loops[-1] is not v:
@@ -144,7 +144,7 @@ def _repeated(plan: Plan, name: str) -> tuple[int, int]:
     return lanes, copies if lanes * copies <= r.size.max else 1
 
 
-def _join_short_rows(plan: Plan, name: str) -> None:
+def _fuse_short_rows(plan: Plan, name: str) -> None:
     """Fuse a last loop shorter than a vector with the one around it, if results are adjacent across
     both.
 
@@ -163,7 +163,7 @@ def _join_short_rows(plan: Plan, name: str) -> None:
         plan.do("fuse", name, outer)
 
 
-def passes_by(nest: Nest) -> bool:
+def bypasses_caches(nest: Nest) -> bool:
     """True if large results are made by little work, from other buffers.
 
     Stores that bypass the caches then save the reads of the overwritten lines.
@@ -191,7 +191,7 @@ def _other_orientation(plan: Plan, nest: Nest, v: Expr) -> Expr | None:
     return None
 
 
-def _turn(plan: Plan, name: str, v: Expr, w: Expr) -> None:
+def _transpose(plan: Plan, name: str, v: Expr, w: Expr) -> None:
     """Transpose squares of values that are stored along `v`.
 
     They are computed along `w` if all loads are contiguous there. Otherwise only the loads that are
@@ -202,13 +202,13 @@ def _turn(plan: Plan, name: str, v: Expr, w: Expr) -> None:
     lanes = plan.lanes(nest, v.size.max)
     found = [e for c in nest.computes for e in loads(c.value)]
     mixed = any(step_of(e.src[0], v) == 1 for e in found)
-    if not (mixed and plan.attempt(_turn_copies, name, v, w)):
-        plan.turn(name, w, v, lanes)
+    if not (mixed and plan.attempt(_transpose_copies, name, v, w)):
+        plan.transpose_squares(name, w, v, lanes)
     if parallel:
         plan.do("parallel", name, plan.loops(name)[0])
 
 
-def _turn_copies(plan: Plan, name: str, v: Expr, w: Expr) -> bool:
+def _transpose_copies(plan: Plan, name: str, v: Expr, w: Expr) -> bool:
     lanes = plan.lanes(plan.nest(name), v.size.max)
     inside = plan.squares(name, w, v, lanes)
     outside = plan.others(name, inside)

@@ -41,10 +41,10 @@ class _Windows:
     """
 
     slot: int
-    places: tuple[Expr, ...]
+    positions: tuple[Expr, ...]
     taps: tuple[Expr, ...]
     strides: tuple[int, ...]
-    """How many steps of its tap a step of each position is."""
+    """For each position, its step in units of its tap's step."""
 
 
 def schedule_taps(plan: Plan, name: str, reduce: str) -> bool:
@@ -57,7 +57,7 @@ def schedule_taps(plan: Plan, name: str, reduce: str) -> bool:
     found = _through_windows(nest, kept, terms)
     if found is None:
         return False
-    rest = [r for r in kept if r not in (*found.places, *found.taps)]
+    rest = [r for r in kept if r not in (*found.positions, *found.taps)]
     whole = all(tap in terms for tap in found.taps) and len(terms) == len(found.taps)
     if not _is_along_memory(nest, found):
         channel = _channel_along_memory(plan, nest, found, rest)
@@ -66,7 +66,7 @@ def schedule_taps(plan: Plan, name: str, reduce: str) -> bool:
             and whole
             and _sum_over_taps(plan, name, reduce, found, rest, channel)
         )
-    data = [e for e in loads(nest.computes[0].value) if all(r in e.ranges for r in found.places)]
+    data = [e for e in loads(nest.computes[0].value) if all(r in e.ranges for r in found.positions)]
     phases = [r for r in rest if not any(r in e.ranges for e in data)]
     rest = [r for r in rest if r not in phases]
     if any(r not in e.ranges for r in rest for e in data):
@@ -77,7 +77,9 @@ def schedule_taps(plan: Plan, name: str, reduce: str) -> bool:
         return _sum_over_taps(plan, name, reduce, found, rest)
     if found.strides[-1] > 1 or found.taps[-1].size.arg > MAX_PARTIAL_SUMS:
         return False
-    if all(tap in kept for tap in found.taps) and all(place in terms for place in found.places):
+    if all(tap in kept for tap in found.taps) and all(
+        position in terms for position in found.positions
+    ):
         return _sum_for_each_tap(plan, name, reduce, found, rest)
     return False
 
@@ -95,21 +97,21 @@ def _through_windows(nest: Nest, kept: Sequence[Expr], terms: Sequence[Expr]) ->
     if len({r for pair in pairs for r in pair}) != 2 * len(pairs):
         return None
     ordered = [sorted(pair, key=lambda r: -int(r.size.arg)) for pair in pairs]
-    places, taps = (tuple(pair[i] for pair in ordered) for i in (0, 1))
+    positions, taps = (tuple(pair[i] for pair in ordered) for i in (0, 1))
     sides = {tap in terms for tap in taps}
     index = element.src[0]
-    steps = [(distance(index, a), distance(index, b)) for a, b in zip(places, taps, strict=True)]
+    steps = [(distance(index, a), distance(index, b)) for a, b in zip(positions, taps, strict=True)]
     if not all(tap for _, tap in steps):
         return None  # the index is no sum: a line that is circular, or reflected
-    strides = tuple(max(1, place // tap) for place, tap in steps)
-    return _Windows(element.arg, places, taps, strides) if len(sides) == 1 else None
+    strides = tuple(max(1, position // tap) for position, tap in steps)
+    return _Windows(element.arg, positions, taps, strides) if len(sides) == 1 else None
 
 
 def _is_along_memory(nest: Nest, found: _Windows) -> bool:
     """True if all loads that vary with the last position are contiguous along it, or along its
     taps.
     """
-    x = found.places[-1]
+    x = found.positions[-1]
     same_slot = sum(e.arg == found.slot for e in loads(nest.computes[0].value))
     contiguous = all(
         step_of(e.src[0], x) == (found.strides[-1] if e.arg == found.slot else 1)
@@ -127,7 +129,7 @@ def _channel_along_memory(
 
     None if another load varies with the last position too, or channels are too few.
     """
-    x = found.places[-1]
+    x = found.positions[-1]
     varying = [e for e in loads(nest.computes[0].value) if x in e.ranges]
     if len(varying) != 1 or found.strides[-1] > 1 or x.size.arg < MIN_POSITIONS:
         return None
@@ -148,7 +150,7 @@ def _sum_over_taps(
 
     If lanes are not adjacent but channels are, as many channels are copied together, transposed.
     """
-    x = found.places[-1]
+    x = found.positions[-1]
     root = plan.nest(name)
     if found.taps[-1].size.arg > MAX_UNROLLED_TAPS:
         return False
@@ -189,14 +191,14 @@ def _reads_in_place(plan: Plan, found: _Windows) -> bool:
 
     False in three dimensions, where a line has conditions of two axes for each of its taps.
     """
-    return found.strides[-1] == 1 and plan.target.has_masks and len(found.places) < 3
+    return found.strides[-1] == 1 and plan.target.has_masks and len(found.positions) < 3
 
 
 def _rows_together(found: _Windows) -> int:
     """The lines at a time: all if they are few, else the number that leaves least beyond the last
     line.
     """
-    lines = int(found.places[-2:][0].size.arg)
+    lines = int(found.positions[-2:][0].size.arg)
     if lines <= MAX_ROWS:
         return lines
     return min(range(MIN_ROWS, MAX_ROWS + 1), key=lambda rows: -lines % rows)
@@ -210,9 +212,9 @@ def _split_lines(
     If a copy of the lines for `together` channels exceeds the cache, a loop over blocks of lines is
     added to `images`.
     """
-    if len(found.places) == 1:
+    if len(found.positions) == 1:
         return [], []
-    *serial, y = found.places[:-1]
+    *serial, y = found.positions[:-1]
     lines, row = plan.split(name, y, rows, "mask")
     most = max(1, _most_lines(plan, found) // together // rows)
     if y.size.arg > most * rows:
@@ -235,7 +237,7 @@ def _sum_in_phases(
     Each phase has taps of its own. All phases of a position are summed side by side, so that they
     share loads, and stay in scratch until a line of the result is complete.
     """
-    x = found.places[-1]
+    x = found.positions[-1]
     ordered = _phase_of_each(plan.nest(name), found, phases)
     count = prod(int(p.size.arg) for p in phases)
     rows = MAX_PARTIAL_SUMS // 2 // count
@@ -270,12 +272,12 @@ def _phase_of_each(root: Nest, found: _Windows, phases: Sequence[Expr]) -> list[
     """
     (index, *others) = {c.store.index for c in root.computes if c.store is not None}
     between = [
-        (place, p)
-        for place in found.places
+        (position, p)
+        for position in found.positions
         for p in phases
-        if step_of(index, place) == p.size.arg * step_of(index, p) > 0
+        if step_of(index, position) == p.size.arg * step_of(index, p) > 0
     ]
-    if others or len(between) != len(phases) or between[-1][0] is not found.places[-1]:
+    if others or len(between) != len(phases) or between[-1][0] is not found.positions[-1]:
         return None
     ordered = [p for _, p in between]
     return ordered if step_of(index, ordered[-1]) == 1 else None
@@ -308,7 +310,7 @@ def _serial_taps(found: _Windows, most: int) -> tuple[Expr, ...]:
 
 def _most_lines(plan: Plan, found: _Windows) -> int:
     """The number of lines of a copy that take half of the second cache, a few at least."""
-    line = 4 * int(found.places[-1].size.arg) * prod(found.strides[-2:])
+    line = 4 * int(found.positions[-1].size.arg) * prod(found.strides[-2:])
     return max(2 * MAX_ROWS, plan.target.l2_bytes // 2 // line)
 
 
@@ -316,21 +318,21 @@ def _sum_for_each_tap(
     plan: Plan, name: str, reduce: str, found: _Windows, rest: Sequence[Expr]
 ) -> bool:
     taps = found.taps
-    x = found.places[-1]
+    x = found.positions[-1]
     in_place = (
         _reads_in_place(plan, found) and prod(t.size.arg for t in found.taps) <= MAX_MASKED_TAPS
     )
     plan.do("reorder", name, (*rest, *taps))
     plan.do("compute_at", reduce, len(rest))
     lanes = plan.lanes(plan.nest(reduce), x.size.arg)
-    outer = list(found.places[:-1])
+    outer = list(found.positions[:-1])
     lines: list[Expr] = []
     together = _rows_together(found) if in_place and outer else 1
     if together > 1:
         outer[-1], line = plan.split(reduce, outer[-1], together, "peel")
         plan.do("unroll", reduce, line)
         lines.append(line)
-    elif not in_place and outer and found.places[-2].size.arg > _most_lines(plan, found):
+    elif not in_place and outer and found.positions[-2].size.arg > _most_lines(plan, found):
         _, outer[-1] = plan.split(reduce, outer[-1], _most_lines(plan, found), "peel")
     vectors, lane = plan.split(reduce, x, lanes, "peel")
     plan.do("vectorize", reduce, lane)
@@ -340,9 +342,9 @@ def _sum_for_each_tap(
     for copy in copies:
         plan.do("unroll", partial, copy)
     inner = (*copies, *lines, lane)
-    places = [*outer, vectors]
-    batches = plan.others(partial, (*serial, *places, *inner))
-    plan.do("reorder", partial, (*batches, *serial, *places, *inner))
+    positions = [*outer, vectors]
+    batches = plan.others(partial, (*serial, *positions, *inner))
+    plan.do("reorder", partial, (*batches, *serial, *positions, *inner))
     if not in_place:
         _copy(plan, partial, found, partial, len(batches))
     plan.share(name, len(rest))
@@ -367,8 +369,8 @@ def _copy(
     element = next(e for e in loads(nest.computes[0].value) if e.arg == found.slot)
     inside = [loop for _, _, loop in plan.kernel.path(nest) if loop.range in element.ranges]
     groups: list[Sequence[Expr]] = [] if channel is None else [[channel]]
-    for place, tap in zip(found.places, found.taps, strict=True):
-        members = [o.range for o in inside if o.is_from(place) or o.is_from(tap)]
+    for position, tap in zip(found.positions, found.taps, strict=True):
+        members = [o.range for o in inside if o.is_from(position) or o.is_from(tap)]
         if phase in members:
             members.remove(phase)
             groups.append([phase])
@@ -376,7 +378,7 @@ def _copy(
     copy = plan.kernel.free_name(f"{reduce}.copy{found.slot}")
     loops = plan.stage(reduce, element, at, depth, groups, copy)
     if channel is not None:
-        plan.turn(copy, loops[0], loops[-1], loops[0].size.max)
+        plan.transpose_squares(copy, loops[0], loops[-1], loops[0].size.max)
         return
     if found.strides[-1] > 1:
         plan.do("unroll", copy, loops[-2])  # then it is known which lanes are masked

@@ -93,7 +93,7 @@ class Values:
         self.copies = outside
 
     @contextmanager
-    def fetching(self, nest: Nest) -> Iterator[None]:
+    def prefetching(self, nest: Nest) -> Iterator[None]:
         """Within the block, loads of a nest prefetch later elements."""
         found = {
             self.params[slot]: (far, gap_of_copies(nest, slot)) for slot, far in nest.ahead if far
@@ -177,14 +177,14 @@ class Values:
         if found is not None:
             return found
         if self._depth == _MAX_RECURSION:
-            self._compute_below(node)
+            self._compute_operands(node)
         self._depth += 1
         u = self._make(node)
         self._depth -= 1
         self.out.remember(node, u)
         return u
 
-    def _compute_below(self, node: Expr) -> None:
+    def _compute_operands(self, node: Expr) -> None:
         """Compute the operands of a value from the leaves up, as recursion would go too deep."""
         outside, self._depth = self._depth, 0
         done: set[Expr] = {node}
@@ -225,8 +225,8 @@ class Values:
             case ExprOp.CAST | ExprOp.BITCAST:
                 return self._convert(node)
             case _:
-                if lanes > 1 and _is_short(node):
-                    return self._short(node, lanes)
+                if lanes > 1 and _fits_int32(node):
+                    return self._index_arithmetic(node, lanes)
                 src = tuple(self.out.widen(self.plain(s), lanes) for s in node.src)
                 return self.out.emit(UOp(UOps.ALU, dtype, lanes, src, node.op))
 
@@ -241,7 +241,7 @@ class Values:
             u = self.out.alu(ExprOp.MOD, u, self.out.constant(digit.size, self.out.index))
         return u
 
-    def _short(self, node: Expr, lanes: int) -> UOp:
+    def _index_arithmetic(self, node: Expr, lanes: int) -> UOp:
         """Index arithmetic by lane in int32, if it fits: half the width, and cheap division."""
         src = []
         for s in node.src:
@@ -489,7 +489,7 @@ class Values:
             self._store(pointer, self.current(c.store.index), value, valid, hint)
             self._forget_loads(self._changing & {c.store.slot})
 
-    def fetch_place(self, c: Compute) -> None:
+    def prefetch_store(self, c: Compute) -> None:
         """Prefetch the place of a store if its lanes are neighbours."""
         assert c.store is not None
         index = self.current(c.store.index)
@@ -560,7 +560,7 @@ def _operands(node: Expr) -> list[Expr]:
     return [s for s in node.src if s.dtype is not INDEX]
 
 
-def _is_short(node: Expr) -> bool:
+def _fits_int32(node: Expr) -> bool:
     """True if a node is index arithmetic, or a comparison of indices, that fits int32."""
     operands = [e for e in (node, *node.src) if e.dtype is INDEX]
     return bool(operands) and all(-(2**31) <= e.min and e.max < 2**31 for e in operands)

@@ -22,7 +22,7 @@ class ExprOp(Enum):
     DOT of packed pairs a and b, and a float32 c, is `a0*b0 + (a1*b1 + c)`; `codegen/intrinsics.py`
     says how it rounds. TF32 of a float32 is the nearest one with 10 bits of mantissa, the larger
     of two that are as near. NEAR_EXP2 of a float32 is 2 to its power, off by up to 2**-22 of that,
-    or 0 instead of a subnormal. POPCOUNT is how many bits of a uint32 are set.
+    or 0 instead of a subnormal. POPCOUNT is the number of set bits of a uint32.
     """
 
     CONST = auto()
@@ -355,7 +355,9 @@ def bounds_of_terms(terms: Iterable[tuple[N, int]], constant: int) -> tuple[int,
 
 
 def step_along(index: N, r: N) -> int | None:
-    """How far an index moves from one iteration of a range to the next; None where that varies."""
+    """The step of an index from one iteration of a range to the next; None if it is not
+    constant.
+    """
     if r not in index.ranges:
         return 0
     terms, _ = index.linear()

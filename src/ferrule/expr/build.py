@@ -539,7 +539,7 @@ def substitute(roots: Sequence[Expr], mapping: Mapping[Expr, Expr]) -> list[Expr
     """The roots with some nodes replaced; shared parts stay shared."""
     if not all([_is_found_by_ranges(node) for node in mapping]):
         return _substitute_nodes(roots, mapping)
-    # What is replaced is only below nodes that vary with some of its ranges.
+    # Only nodes that vary with some of the replaced node's ranges can contain it.
     ranges = frozenset([r for node in mapping for r in node.ranges])
     done: dict[Expr, Expr] = dict(mapping)
     stack = [root for root in roots if not ranges.isdisjoint(root.ranges)]

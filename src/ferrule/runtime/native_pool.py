@@ -5,8 +5,8 @@ LLVM IR text for `native`, which has the rest and fills in the $NAMES.
 A **pool** is worker threads that wait at a gate. The gate is one 64-bit word:
 
     bit 0        open: workers may enter
-    bits 1-15    how many workers are inside
-    bits 16-31   how many more may enter
+    bits 1-15    number of workers inside
+    bits 16-31   number of workers that may still enter
     bits 32-63   the number of the job
 
 A job is published by one store that opens the gate. A worker enters by a compare-and-swap, takes
@@ -14,10 +14,11 @@ blocks of chunks until none is left, and leaves. The caller takes blocks as well
 gate and waits for those inside. It never waits for a worker that has not come: on a busy machine
 one may be off its core for milliseconds.
 
-What is **taken** is one 64-bit word, too: how many chunks from the first on, in its lower half, and
-how many from the last, in its upper half. The caller and every other worker take blocks from the
-start, the rest of the workers from the end, until they meet. So a thread gets much the same part of
-the data in each run, and finds some of it in its own caches, but nobody waits for one that is late.
+The chunks that are **taken** are one 64-bit word, too: their number from the first chunk on in its
+lower half, and from the last one on in its upper half. The caller and every other worker take
+blocks from the start, the rest of the workers from the end, until they meet. So a thread gets much
+the same part of the data in each run, and finds some of it in its own caches, but no thread waits
+for a late one.
 """
 
 from __future__ import annotations

@@ -19,7 +19,7 @@ _NO_VIEW: Final = "strides cannot say it; make a contiguous copy first"
 @final
 @dataclass(frozen=True)
 class ShapeTracker:
-    """Where the elements of a shaped tensor are in a flat buffer; immutable.
+    """The places of a shaped tensor's elements in a flat buffer; immutable.
 
     >>> st = ShapeTracker.from_shape((2, 3)).permute((1, 0))
     >>> st.shape, st.view.strides, st.contiguous

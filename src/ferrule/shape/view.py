@@ -188,7 +188,8 @@ class View:
 
     @property
     def real_size(self) -> sint:
-        """How many different elements of the buffer it touches at most; exact if injective.
+        """The number of different elements of the buffer that it touches at most; exact if
+        injective.
 
         >>> View.create((4, 3), (0, 1)).real_size, View.create((4, 3), (1, 1)).real_size
         (3, 6)

@@ -55,12 +55,12 @@ def _schedule_reduces(plan: Plan, name: str) -> None:
     """Schedule a root with reduces that are no contraction's tile."""
     merge_siblings(plan, plan.below(name))
     below = plan.below(name)
-    plan.attempt(_meet, name)
-    plan.attempt(_again_in_blocks, name)
+    plan.attempt(_recompute_inside, name)
+    plan.attempt(_recompute_in_blocks, name)
     if plan.attempt(schedule_reduces, name):
         return
     if not (_suits_rows(plan, name, below) and _rows(plan, name)):
-        _together(plan, name)
+        _by_block(plan, name)
 
 
 def _adds_up(nest: Nest) -> bool:
@@ -68,7 +68,7 @@ def _adds_up(nest: Nest) -> bool:
     return nest.at is not None and any(c.store is not None for c in nest.computes)
 
 
-def _meet(plan: Plan, name: str) -> bool:
+def _recompute_inside(plan: Plan, name: str) -> bool:
     """Recompute reduces that hang further out than others, at the place of these.
 
     Only if results further out are too few for the device, and recomputing them takes little.
@@ -91,7 +91,7 @@ def _meet(plan: Plan, name: str) -> bool:
     return MIN_WORK_RATIO * extra <= plan.work(name)
 
 
-def _again_in_blocks(plan: Plan, name: str) -> bool:
+def _recompute_in_blocks(plan: Plan, name: str) -> bool:
     """Recompute reduces in several blocks, which then share out the loops inside of them.
 
     The reduces hang outside of all loops of a root, or where few blocks have results. Recomputing
@@ -211,7 +211,7 @@ def _depth_of_children(plan: Plan, name: str) -> int:
 # -- a block for each result -----------------------------------------------------------------------
 
 
-def _together(plan: Plan, name: str) -> None:
+def _by_block(plan: Plan, name: str) -> None:
     """Let a block do all nests together that hang outside of its threads' loops."""
     depth = _depth_of_children(plan, name)
     if depth:

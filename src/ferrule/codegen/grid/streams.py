@@ -23,7 +23,7 @@ def schedule_stream(plan: Plan, name: str) -> None:
         return
     v = _contiguous(nest)
     w = _other_orientation(plan, nest, v)
-    if w is not None and plan.attempt(_turn, name, v, w):
+    if w is not None and plan.attempt(_transpose, name, v, w):
         return
     last(plan, name, v, len(nest.loops))
     lanes = aligned_lanes(nest, v)
@@ -130,12 +130,12 @@ def _side(plan: Plan, nest: Nest, v: Expr) -> int:
     """
     side = max(plan.target.warp, MIN_SIDE)
     elements = prod(loop.range.size.max for loop in nest.loops)
-    is_narrow = all(e.dtype.itemsize < BANK_BYTES for e in _far(nest, v))
+    is_narrow = all(e.dtype.itemsize < BANK_BYTES for e in _strided_loads(nest, v))
     is_large = elements >= plan.target.max_threads * (2 * side) ** 2
     return 2 * side if is_narrow and is_large and plan.target.warp > 1 else side
 
 
-def _far(nest: Nest, v: Expr) -> list[Expr]:
+def _strided_loads(nest: Nest, v: Expr) -> list[Expr]:
     """The loads that are contiguous along another loop."""
     found = dict.fromkeys(e for c in nest.computes for e in loads(c.value))
     return [e for e in found if step_of(e.src[0], v) not in (0, 1)]
@@ -143,7 +143,7 @@ def _far(nest: Nest, v: Expr) -> list[Expr]:
 
 def _other_orientation(plan: Plan, nest: Nest, v: Expr) -> Expr | None:
     """The loop along which all those loads are contiguous; None if there is none."""
-    far = _far(nest, v)
+    far = _strided_loads(nest, v)
     if not far or v.size.max < MIN_SIDE or any(len(e.src) > 2 for e in far):
         return None
     if any(x.op is ExprOp.LOAD for e in far for x in toposort(e.src)):
@@ -155,10 +155,10 @@ def _other_orientation(plan: Plan, nest: Nest, v: Expr) -> Expr | None:
     return None
 
 
-def _turn(plan: Plan, name: str, v: Expr, w: Expr) -> bool:
+def _transpose(plan: Plan, name: str, v: Expr, w: Expr) -> bool:
     """Schedule squares of `v` and `w`: loaded along `w` to shared memory, stored along `v`."""
     nest = plan.nest(name)
-    side, far = _side(plan, nest, v), _far(nest, v)
+    side, far = _side(plan, nest, v), _strided_loads(nest, v)
     if (side + BANK_BYTES) * side * sum(e.dtype.itemsize for e in far) > plan.target.shared_bytes:
         return False
     _, along = plan.split(name, v, side)
@@ -174,7 +174,7 @@ def _turn(plan: Plan, name: str, v: Expr, w: Expr) -> bool:
 
 def _stage_square(plan: Plan, name: str, depth: int, axes: tuple[Expr, Expr], side: int) -> None:
     """Copy the next load that is not contiguous; the rows of the copy are padded by one bank."""
-    e = _far(plan.nest(name), axes[0])[0]
+    e = _strided_loads(plan.nest(name), axes[0])[0]
     same = dict.fromkeys(x for c in plan.nest(name).computes for x in loads(c.value))
     number = [x for x in same if x.arg == e.arg].index(e)
     copy = plan.kernel.free_name("square", numbered=True)

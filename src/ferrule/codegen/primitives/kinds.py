@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from ferrule.codegen.kernel import Kernel, Kind, Nest, scatters
-from ferrule.codegen.owner import moves, owns
+from ferrule.codegen.owner import is_injective, is_injective_index
 from ferrule.codegen.primitives.editing import (
     ScheduleError,
     depth_of,
@@ -64,8 +64,8 @@ def parallel(kernel: Kernel, nest_name: str, name: str) -> Kernel:
                 continue
             steps = c.store.index.linear()[0]
             of_sizes = any(not x.ranges.isdisjoint({r}) and x.op is ExprOp.MUL for x in steps)
-            apart = steps.get(r, 0) != 0 or owns(c.store, r)
-            if not apart and not (of_sizes and moves(c.store.index, r)):
+            apart = steps.get(r, 0) != 0 or is_injective(c.store, r)
+            if not apart and not (of_sizes and is_injective_index(c.store.index, r)):
                 raise ScheduleError(
                     f"parallel({name}) in kernel {kernel.name}: {inner.name} is stored to one "
                     f"place in several iterations of {name}; share out fewer loops"
@@ -138,4 +138,4 @@ def _is_free(kernel: Kernel, nest: Nest, r: Expr, *, others: bool) -> bool:
     roots = [c.store for n in kernel.roots if n.name != nest.name for c in n.computes]
     if others and any(s is not None and s.slot in slots for s in roots):
         return False
-    return all(owns(s, r) for s in stores)
+    return all(is_injective(s, r) for s in stores)
