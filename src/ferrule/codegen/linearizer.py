@@ -131,7 +131,7 @@ def kernel_name(ast: LazyOp) -> str:
 
 
 def linearize(kernel: Kernel, target: Target | None = None) -> list[UOp]:
-    """The program of a kernel; one for blocks of threads where the target has them."""
+    """The program of a kernel: one for thread blocks if the target has them."""
     blocks = target is not None and target.block_threads > 1
     narrow = target is not None and target.index_bits == 32
     narrow = narrow and _fits_int32(kernel)

@@ -92,7 +92,7 @@ def _factors(opt: Opt, later: Sequence[Opt]) -> list[int]:
 
 
 def _shortened(opts: Opts) -> Iterator[Opts]:
-    """One decision less: a copy of an operand, with all that shapes it, or an opt by itself."""
+    """Schedules without one decision: an operand's copy and its opts, or a single opt."""
     for i, opt in enumerate(opts):
         if opt.primitive == "stage":
             name = opt.args[5]
@@ -102,7 +102,7 @@ def _shortened(opts: Opts) -> Iterator[Opts]:
 
 
 def _reordered(opts: Opts) -> Iterator[Opts]:
-    """Two neighbouring loops of a reorder exchanged."""
+    """Exchange two neighbouring loops of a reorder."""
     for i, opt in enumerate(opts):
         if opt.primitive != "reorder":
             continue
@@ -113,7 +113,7 @@ def _reordered(opts: Opts) -> Iterator[Opts]:
 
 
 def _shared(kernel: Kernel, opts: Opts, root: str) -> Iterator[Opts]:
-    """Other chunks for the threads: fewer or more loops fused, larger steps, or none at all."""
+    """Other thread chunks: fewer or more loops fused, larger steps, or no threads."""
     last = len(opts)
     while last and opts[last - 1].primitive in _SHARING and opts[last - 1].args[0] == root:
         last -= 1
@@ -138,7 +138,7 @@ def _shared(kernel: Kernel, opts: Opts, root: str) -> Iterator[Opts]:
 
 
 def _unrolled(kernel: Kernel) -> Iterator[Opts]:
-    """Copies of the innermost loop that is none yet, where nothing else is computed inside."""
+    """Split the innermost serial loop, if no other nest is computed inside, and unroll a part."""
     for nest in kernel.nests:
         inside = max((n.at[1] for n in kernel.nests if n.at and n.at[0] == nest.name), default=0)
         serial = [loop for loop in nest.loops[inside:] if loop.kind is Kind.SERIAL]

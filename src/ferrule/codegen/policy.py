@@ -1,8 +1,8 @@
 """Questions about schedules on a target, for whoever plans kernels or builds graphs.
 
 A planner asks what the schedule of a kernel can do, by the name of the question, and never what the
-hardware is like. All answers follow from one fact today: whether blocks of threads run the kernels
-of a target. A target of another kind may answer each question in its own way, here.
+hardware is like. All answers follow from one fact today: whether the kernels of a target run in
+thread blocks. A target of another kind may answer each question in its own way, here.
 
 >>> from dataclasses import replace
 >>> from ferrule.target import detect_cpu

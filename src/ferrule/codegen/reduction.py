@@ -278,7 +278,7 @@ class Reductions:
             value = self.out.inside(UOp(UOps.ACROSS, value.dtype, value.lanes, (value,), arg))
         return value
 
-    # -- what runs along a loop --------------------------------------------------------------------
+    # -- values carried along a loop ---------------------------------------------------------------
 
     def begin_along(self, nest: Nest, depth: int) -> None:
         """Make the registers of nests in a loop along which they run, before that loop is
@@ -347,7 +347,7 @@ class Reductions:
         while step < lanes:
             moved = self.out.shuffle(tuple((i - step) % lanes for i in range(lanes)), part)
             both = self.out.alu(monoid.op, moved, part)
-            # The first lanes have no lane so far before them.
+            # The first `step` lanes have no lane `step` before them.
             part = self.out.shuffle(
                 tuple(i if i < step else lanes + i for i in range(lanes)), part, both
             )

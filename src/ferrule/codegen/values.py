@@ -74,7 +74,7 @@ class Values:
         self._chosen: dict[tuple[object, ...], Expr] = {}
         self._depth = 0
 
-    # -- where the program is ----------------------------------------------------------------------
+    # -- position in the program -------------------------------------------------------------------
 
     @contextmanager
     def along(self, lane: Expr | None) -> Iterator[None]:

@@ -17,7 +17,7 @@ class Variable(Expr):
     `float(n)`, `n == 3`, `if n > 2`. A replay with another value, for which they would be others,
     calls the function instead. In `x * n * 0.5` the tensor comes first, so that replays follow.
 
-    Raises `TypeError` where a number is needed and the variable is not bound.
+    Raises `TypeError` if a number is needed and the variable is not bound.
 
     >>> n = Variable("n", 1, 10)
     >>> n.bind(3).unbind()

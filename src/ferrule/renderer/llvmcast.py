@@ -135,7 +135,7 @@ def _int_to_int(t: Lanes, source: DType, target: DType, x: str) -> str:
 
 
 def _float_to_float(t: Lanes, target: DType, x: str) -> str:
-    """From float32 or float64."""
+    """Convert a float32 or float64 to another float dtype."""
     if target in _NARROW:
         if t.kind == "double":
             x = _odd_float(t, x)

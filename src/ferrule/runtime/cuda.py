@@ -51,7 +51,7 @@ class CUDADevice(Compiled):
         self.gpu = gpu
 
     def synchronize(self) -> None:
-        """Waits for everything queued on the GPU. Raises `CUDAError` where some of it failed."""
+        """Waits for everything queued on the GPU. Raises `CUDAError` if some of it failed."""
         self.gpu.synchronize()
 
 

@@ -30,7 +30,7 @@ INSTALL = "run: pip install 'ferrule[cuda]', or 'ferrule[cuda12]' where the driv
 
 @cache
 def bindings() -> Any:
-    """`cuda.bindings.driver`. Raises `ImportError` where it is not installed."""
+    """`cuda.bindings.driver`. Raises `ImportError` if it is not installed."""
     try:
         from cuda.bindings import driver
     except ImportError as error:

@@ -61,7 +61,7 @@ def _package_version() -> str:
 
 @cache
 def _llvm() -> Any:
-    """llvmlite's binding, ready for use. Raises `CompileError` where it is not installed."""
+    """llvmlite's binding, ready for use. Raises `CompileError` if it is not installed."""
     try:
         from llvmlite import binding
     except ImportError as error:

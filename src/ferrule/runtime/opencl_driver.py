@@ -57,7 +57,7 @@ class Accelerator:
 def all_devices() -> list[cl.Device]:
     """The OpenCL devices of this machine, processors after all others.
 
-    Raises `OSError` where there is none.
+    Raises `OSError` if there is none.
     """
     try:
         found = [device for platform in cl.get_platforms() for device in platform.get_devices()]
@@ -75,7 +75,7 @@ def all_devices() -> list[cl.Device]:
 def open_accelerator(number: int) -> Accelerator:
     """The OpenCL device of that number.
 
-    Raises `OSError` where it is not there, or lacks something that kernels need.
+    Raises `OSError` if it is not there, or lacks something that kernels need.
     """
     devices = all_devices()
     if number >= len(devices):

@@ -146,7 +146,7 @@ class CLKernel:
             self._current.vals = tuple(vals)
 
     def launch(self, blocks: Sequence[int], threads: Sequence[int]) -> cl.Event:
-        """Queues the kernel. Raises `RunnerError` where the device does not take the sizes."""
+        """Queues the kernel. Raises `RunnerError` if the device does not take the sizes."""
         total = tuple([n * size for n, size in zip(blocks, threads, strict=True)])
         try:
             return cl.enqueue_nd_range_kernel(self.queue, self.handle, total, tuple(threads))

@@ -319,9 +319,9 @@ def unwindow_index(idx: Index, arg: tuple[int, sint, int, int], source: Shape) -
 
 
 class Form:
-    """The form of an op's argument: its sizes, its offsets, and itself under one more axis.
+    """The form of an op's argument: its sizes, its offsets, and the argument of a batched op.
 
-    This one has no integers that may change from call to call.
+    This base class is the form without integers that may change from call to call.
     """
 
     def sizes(self, arg: Any) -> Sequence[Any]:
@@ -353,41 +353,41 @@ class Form:
 
 @final
 class NewShape(Form):
-    """The shape of the result."""
+    """The form of an argument that is the shape of the result."""
 
     def sizes(self, arg: Any) -> Sequence[Any]:
-        """All of it."""
+        """The sizes of the new shape."""
         sizes: Sequence[Any] = arg
         return sizes
 
     def replaced(self, arg: Any, sizes: Iterator[sint], offsets: Iterator[sint]) -> Any:
-        """The next sizes."""
+        """A shape of the next sizes."""
         return tuple([next(sizes) for _ in arg])
 
     def batched(self, arg: Any, source: Shape, size: sint) -> Any:
-        """One more size."""
+        """The shape with `size` in front."""
         return (size, *arg)
 
 
 @final
 class Axes(Form):
-    """For each axis of the result an axis of the source."""
+    """The form of an argument that has an axis of the source for each axis of the result."""
 
     def batched(self, arg: Any, source: Shape, size: sint) -> Any:
-        """The first axis stays the first."""
+        """The axes, moved by one, after the first axis, which stays first."""
         return (0, *[axis + 1 for axis in arg])
 
 
 @final
 class Margins(Form):
-    """(before, after) for each axis; the sizes are those of both together."""
+    """The form (before, after) for each axis; a size is the sum of both."""
 
     def sizes(self, arg: Any) -> Sequence[Any]:
         """The number of elements added to each axis."""
         return [before + after for before, after in arg]
 
     def offsets(self, arg: Any) -> Sequence[Any]:
-        """The number of those that are in front."""
+        """The number of elements added in front of each axis."""
         return [before for before, _ in arg]
 
     def replaced(self, arg: Any, sizes: Iterator[sint], offsets: Iterator[sint]) -> Any:
@@ -401,13 +401,13 @@ class Margins(Form):
         return before + after
 
     def batched(self, arg: Any, source: Shape, size: sint) -> Any:
-        """No margins along the first axis."""
+        """The margins, with none along the first axis."""
         return ((0, 0), *arg)
 
 
 @final
 class Parts(Form):
-    """(start, stop) for each axis."""
+    """The form (start, stop) for each axis."""
 
     def sizes(self, arg: Any) -> Sequence[Any]:
         """The number of elements that are left."""
@@ -423,62 +423,62 @@ class Parts(Form):
         return tuple([(start, as_int(start + next(sizes))) for start in starts])
 
     def greatest_offset(self, arg: Any, axis: int, source: Shape) -> Any:
-        """The rest of the axis, beside the part."""
+        """The number of elements of the axis outside the part."""
         start, stop = arg[axis]
         return source[axis] - (stop - start)
 
     def batched(self, arg: Any, source: Shape, size: sint) -> Any:
-        """All of the first axis."""
+        """The parts, with the whole first axis in front."""
         return ((0, size), *arg)
 
 
 @final
 class Multipliers(Form):
-    """A step for each axis."""
+    """The form of an argument that has a step for each axis."""
 
     def batched(self, arg: Any, source: Shape, size: sint) -> Any:
-        """Step 1 along the first axis."""
+        """The steps, with step 1 along the first axis."""
         return (1, *arg)
 
 
 @final
 class Strided(Form):
-    """(shape, strides, offset)."""
+    """The form (shape, strides, offset)."""
 
     def batched(self, arg: Any, source: Shape, size: sint) -> Any:
-        """The stride of the first axis is a whole source."""
+        """The argument with a first axis whose stride is the number of elements of the source."""
         shape, strides, offset = arg
         return (size, *shape), (prod_sint(source), *strides), offset
 
 
 @final
 class AxisAndSize(Form):
-    """(axis, size, and more)."""
+    """The form (axis, size, ...)."""
 
     def sizes(self, arg: Any) -> Sequence[Any]:
-        """The one size."""
+        """The only size, that of the axis."""
         return (arg[1],)
 
     def rest(self, arg: Any) -> Any:
-        """The others."""
+        """The argument without its size."""
         return (arg[0], *arg[2:])
 
     def replaced(self, arg: Any, sizes: Iterator[sint], offsets: Iterator[sint]) -> Any:
-        """Another size."""
+        """The argument with the next size."""
         return (arg[0], next(sizes), *arg[2:])
 
     def batched(self, arg: Any, source: Shape, size: sint) -> Any:
-        """The axis is one later."""
+        """The argument for the next axis, since a new one comes first."""
         axis, *rest = arg
         return (axis + 1, *rest)
 
 
 @final
 class Axis(Form):
-    """An axis."""
+    """The form of an argument that is an axis."""
 
     def batched(self, arg: Any, source: Shape, size: sint) -> Any:
-        """The axis is one later."""
+        """The argument for the next axis, since a new one comes first."""
         return arg + 1
 
 

@@ -33,7 +33,7 @@ class ShapeTracker:
         """A dense, row-major buffer; raises `ShapeError` for a negative size."""
         return ShapeTracker(View.create(shape))
 
-    # -- what it is ------------------------------------------------------------------------------
+    # -- properties ------------------------------------------------------------------------------
 
     @property
     def shape(self) -> Shape:

@@ -120,7 +120,7 @@ class View:
         object.__setattr__(self, "offset", offset)
         object.__setattr__(self, "mask", mask)
 
-    # -- what it is ------------------------------------------------------------------------------
+    # -- properties ------------------------------------------------------------------------------
 
     @property
     def size(self) -> sint:

@@ -1,1 +1,1 @@
-"""Schedules for blocks of threads, as GPUs run them."""
+"""Schedules for thread blocks, as GPUs run them."""

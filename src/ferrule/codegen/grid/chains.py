@@ -233,7 +233,7 @@ def _room(target: Target, work: ChainWork, tile: ChainTile) -> int:
     return max(1, room)
 
 
-# -- what is a chain -------------------------------------------------------------------------------
+# -- finding chains --------------------------------------------------------------------------------
 
 
 @final

@@ -261,7 +261,7 @@ def _near(plan: Plan, name: str, below: Sequence[str], depth: int, column: Expr)
     return gcd(*(aligned_lanes(plan.nest(n), column) for n in (name, *below)))
 
 
-# -- where -----------------------------------------------------------------------------------------
+# -- threads and blocks ----------------------------------------------------------------------------
 
 
 def _take_neighbours(plan: Plan, name: str, reduce: str, column: Expr, layout: Layout) -> None:
@@ -329,7 +329,7 @@ def _copies(plan: Plan, name: str, r: Expr, layout: Layout) -> None:
     plan.do("unroll", name, load)
 
 
-# -- what a thread keeps ---------------------------------------------------------------------------
+# -- values a thread keeps -------------------------------------------------------------------------
 
 
 def _keep(plan: Plan, family: Sequence[str], name: str, depth: int, layout: Layout) -> None:

@@ -31,7 +31,7 @@ FREE_ITERATIONS = 16
 
 
 def schedule_grid(plan: Plan) -> None:
-    """Schedule a kernel for blocks of threads."""
+    """Schedule a kernel for thread blocks."""
     kernel = plan.kernel
     if any(stores_to_one_place(nest) or _adds_up(nest) for nest in kernel.nests):
         plan.attempt(schedule_scatter)

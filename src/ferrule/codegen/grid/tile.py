@@ -48,7 +48,7 @@ UNROLLED = 4  # terms in the innermost loop; not measured
 MAX_SEEN_STEPS = 32  # steps along an axis that are looked at for adjacent elements; not measured
 
 
-# -- what is a row, and what a column --------------------------------------------------------------
+# -- rows and columns ------------------------------------------------------------------------------
 
 
 @final

@@ -21,7 +21,7 @@ class InterpretError(RuntimeError):
 
 
 def _maximum(a: Array, b: Array) -> Array:
-    """The greater; NaN if either is; of two equal ones (a zero of either sign) the first."""
+    """The maximum; NaN if either is NaN; of two equal ones (zeros of either sign) the first."""
     if a.dtype.kind == "b":
         return a | b
     return numpy.where((a < b) | (b != b), b, a)
@@ -50,7 +50,7 @@ def _positive(b: Array) -> Array:
 
 
 def _truncated_division(a: Array, b: Array) -> Array:
-    """Towards zero; x / 0 is 0; the quotient that does not fit wraps."""
+    """The quotient, rounded towards zero; x / 0 is 0; a quotient that does not fit wraps."""
     safe = numpy.where((b == 0) | (b == -1 if b.dtype.kind == "i" else False), 1, b)
     safe = safe.astype(b.dtype)
     quotient = (a - numpy.fmod(a, safe)) // safe
@@ -59,7 +59,7 @@ def _truncated_division(a: Array, b: Array) -> Array:
 
 
 def _truncated_remainder(a: Array, b: Array) -> Array:
-    """With the sign of a; x % 0 is x."""
+    """The remainder, with the sign of a; x % 0 is x."""
     safe = numpy.where((b == 0) | (b == -1 if b.dtype.kind == "i" else False), 1, b)
     remainder = numpy.fmod(a, safe.astype(b.dtype))
     return numpy.where(b == 0, a, remainder).astype(a.dtype)
@@ -75,7 +75,7 @@ def _shift_count(a: Array, b: Array) -> Array:
 
 
 def _fused_float32(a: Array, b: Array, c: Array) -> Array:
-    """Rounded once: the float64 sum is made odd where it is inexact, then rounds correctly."""
+    """A multiply-add rounded once: an inexact float64 sum is made odd, then rounds correctly."""
     product = a.astype(numpy.float64) * b.astype(numpy.float64)
     addend = c.astype(numpy.float64)
     total = product + addend
@@ -117,7 +117,7 @@ def fused(a: Array, b: Array, c: Array) -> Array:
 
 
 def _without_subnormals(x: Array) -> Array:
-    """float32 values, those below the least normal one as zeros of their sign."""
+    """Float32 values with subnormal ones replaced by zeros of their sign."""
     return numpy.where(numpy.abs(x) < numpy.float32(2.0**-126), numpy.copysign(x * 0, x), x)
 
 
@@ -150,9 +150,7 @@ def tile_dot(c: Array, left: Array, right: Array) -> Array:
 
 
 def mma(by: MatrixIntrinsic, a: Array, b: Array, c: Array) -> Array:
-    """The part of `a @ b + c` of each of 32 threads, from its parts of these; terms in
-    their order.
-    """
+    """A warp's `a @ b + c`, one row of fragments for each thread; terms add up in order."""
     left = unfolded(a.astype(numpy.float32), by.left, (by.rows, by.terms))
     right = unfolded(b.astype(numpy.float32), by.right, (by.terms, by.columns))
     total = unfolded(c, by.result, (by.rows, by.columns))
@@ -182,7 +180,7 @@ def matrices(rows: Array, turned: bool) -> Array:
 
 
 def unfolded(parts: Array, place: Callable[..., Any], shape: tuple[int, int]) -> Array:
-    """The matrix of which each thread holds a row of `parts`."""
+    """The matrix whose fragments the threads hold, a row of `parts` for each thread."""
     out = numpy.zeros(shape, parts.dtype)
     out[place(*numpy.indices(parts.shape))] = parts
     return out
@@ -263,7 +261,7 @@ def cast(x: Array, source: DType, target: DType) -> Array:
 
 
 def halved(op: ExprOp, x: Array, dtype: DType) -> Array:
-    """Axis 1 of a value combined, its second half with the first one until one element is left."""
+    """Reduce axis 1 of a value: combine its halves until one element is left."""
     function = operation(op, (dtype, dtype))
     while x.shape[1] > 1:
         half = x.shape[1] // 2

@@ -131,7 +131,7 @@ class Machine:
         if self.products or self.committed:
             raise InterpretError("a block ends while products go on; WGMMA_WAIT for them")
 
-    # -- what was computed -----------------------------------------------------------------------
+    # -- computed values -------------------------------------------------------------------------
 
     def value(self, u: UOp) -> Array:
         """The value of a UOp."""

@@ -204,7 +204,7 @@ class _Running:
         )
         return replace(nest, computes=computes)
 
-    # -- the laws ----------------------------------------------------------------------------------
+    # -- rewrites ----------------------------------------------------------------------------------
 
     def _running(self, nest: Nest) -> Nest:
         """A nest with values so far in place of values that are only known after the loop."""
@@ -324,7 +324,7 @@ class _Running:
         same = len(inner) == len(free) == 1 and inner[0].size is free[0].size
         return largest if same and x.substitute({inner[0]: free[0]}) is of else None
 
-    # -- questions ---------------------------------------------------------------------------------
+    # -- predicates --------------------------------------------------------------------------------
 
     def _is_known_in_the_end(self, name: str) -> bool:
         return self.kernel.computes[name].monoid is not None
@@ -340,7 +340,7 @@ class _Running:
         return bool(parts.factors) or parts.growth is not None
 
     def _found(self, e: Expr) -> list[Expr]:
-        """The reads of values that run along the loop."""
+        """The reads of values that the loop carries."""
         return [r for r in reads([e]) if r.arg in self.parts]
 
     def _is_total(self, e: Expr) -> bool:
@@ -367,7 +367,7 @@ class _Running:
         first = {r: const(0) for r in condition.ranges}
         return condition.substitute(first) is TRUE and self.kept.isdisjoint(condition.ranges)
 
-    # -- what is kept ------------------------------------------------------------------------------
+    # -- stored values -----------------------------------------------------------------------------
 
     def _operand(self) -> tuple[Compute, Expr] | None:
         """The value that is kept for the sum alone, and the read of it; None if there is none."""
