@@ -226,7 +226,7 @@ def _children(plan: Plan, name: str) -> list[str]:
 
 
 def _lanes(plan: Plan, name: str) -> int:
-    """The lanes of a nest: those of the widest of its values, at most as many as of float32."""
+    """The number of lanes of a nest: as its widest dtype allows, at most as many as of float32."""
     return plan.target.lanes(max(4, *(c.value.dtype.itemsize for c in plan.nest(name).computes)))
 
 

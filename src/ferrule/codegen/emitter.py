@@ -26,7 +26,7 @@ _EFFECTS = frozenset({UOps.STORE, UOps.PREFETCH, UOps.SET, UOps.GET, UOps.REG})
 @final
 @dataclass
 class Scope:
-    """The body of an open loop: its code so far, and the values that are known in it."""
+    """The body of an open loop: the code emitted into it, and the values known in it."""
 
     items: list[UOp] = field(default_factory=list)
     values: dict[Expr, UOp] = field(default_factory=dict)
@@ -126,7 +126,7 @@ class Emitter:
         return self.place(u, self.innermost)
 
     def place(self, u: UOp, level: int) -> UOp:
-        """Put a UOp at the end of what a loop's body is so far."""
+        """Append a UOp to the body of the open loop at `level`."""
         self._level[u] = level
         self.scopes[level].items.append(u)
         return u
@@ -151,7 +151,7 @@ class Emitter:
         return self.emit(UOp(UOps.ALU, src[0].dtype, src[0].lanes, src, op))
 
     def widen(self, u: UOp, lanes: int) -> UOp:
-        """A scalar in all lanes; a vector of so many lanes as it is."""
+        """Broadcast a scalar to `lanes` lanes; a vector of `lanes` lanes is unchanged."""
         if u.lanes == lanes:
             return u
         assert u.lanes == 1, f"{u.lanes} lanes where {lanes} are needed"

@@ -1,8 +1,8 @@
 """A node of an AST at an index, as one scalar expression over ranges.
 
-`Lowering.lower(node, index, valid)` is memoised on all three. Movement ops only transform the
-index; every load carries the whole condition under which it happens, so that a value may be
-computed, or hoisted, anywhere. A REDUCE is an expression too, over ranges of its own.
+`Lowering.lower(node, index, valid)` is memoised on all three arguments. Movement ops only transform
+the index. Every load carries its whole condition, so that a value may be computed, or hoisted,
+anywhere. A REDUCE is an expression too, over ranges of its own.
 """
 
 from __future__ import annotations

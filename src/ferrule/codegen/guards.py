@@ -271,7 +271,7 @@ def _in_lanes(kernel: Kernel, target: Target) -> Kernel:
 
 
 def _in_rows(kernel: Kernel, target: Target) -> Kernel:
-    """A kernel in a schedule that takes little time to compile, and more to run."""
+    """Schedule a kernel for a short compile time, at the cost of a longer run time."""
     plan = Plan(kernel, target)
     for nest in plan.kernel.roots:
         below = plan.below(nest.name)

@@ -1,9 +1,9 @@
 """`(Kernel, Target) -> tuple[Opt, ...]`: a schedule that is good without any search.
 
-Three shapes of work are told apart by what the expressions load, never by what the user called:
-a contraction (some loads are used again for many results) gets a register tile; other reduces get
-lanes along the axis that is contiguous in memory; what is left is a stream. Devices with blocks of
-threads have schedules of their own (`grid/schedule.py`).
+The loads in the expressions, not the user's calls, decide between three kinds of schedules. A
+contraction reuses some loads for many results, and gets a register tile. Other reduces get lanes
+along the axis that is contiguous in memory. All other kernels are streams. Devices with thread
+blocks have schedules of their own (`grid/schedule.py`).
 """
 
 from __future__ import annotations

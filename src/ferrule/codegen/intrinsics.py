@@ -32,7 +32,7 @@ def _has(target: Target, features: frozenset[str]) -> bool:
 
 @dataclass(frozen=True)
 class Intrinsic:
-    """`c[n] += sum(a[k] * b[k, n] for k in range(terms))`, for as many n as there are lanes."""
+    """`c[n] += sum(a[k] * b[k, n] for k in range(terms))`, with an n for each lane."""
 
     name: str
     terms: int

@@ -26,7 +26,7 @@ _NORMAL: dict[ExprOp, Callable[..., Expr]] = {
 class Launch:
     """A grid of `blocks` blocks, which may depend on variables, of `threads` threads each.
 
-    Each block asks for `shared_bytes` of memory for its threads, beside what the kernel has anyway.
+    Each block asks for `shared_bytes` of shared memory, in addition to what the kernel declares.
 
     >>> n = Variable("n", 1, 100)
     >>> Launch((n + 3) // 4, 256).to_json()

@@ -31,7 +31,7 @@ _SHARING = frozenset({"fuse", "parallel"})
 
 
 def neighbours(kernel: Kernel, opts: Opts, target: Target) -> list[Opts]:
-    """Edits of a schedule of `kernel`, each kind in its turn, always in the same order.
+    """Edits of a schedule of `kernel`, one kind after the other, in a fixed order.
 
     >>> from ferrule.codegen.lower import lower
     >>> from ferrule.dtype import dtypes
@@ -177,7 +177,7 @@ def _blocked(kernel: Kernel, opts: Opts) -> Iterator[Opts]:
 
 
 def _after(kernel: Kernel, opts: Sequence[Opt]) -> Kernel:
-    """The kernel with the first opts of a schedule, which may make sense only with the others."""
+    """The kernel after the first opts of a schedule, maybe illegal without the later ones."""
     for opt in opts:
         kernel = PRIMITIVES[opt.primitive](kernel, *opt.args)
     return kernel

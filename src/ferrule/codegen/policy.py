@@ -27,9 +27,9 @@ def _has_blocks(target: Target) -> bool:
 
 
 def fills_vectors(target: Target) -> bool:
-    """True if neighbouring elements are lanes of vectors, not elements of threads.
+    """True if neighbouring elements become lanes of vectors, rather than threads of a block.
 
-    Lanes that stay empty are lost, and an element on its own takes as long as a vector of them.
+    Unused lanes are lost throughput: a scalar takes as long as a whole vector.
     """
     return not _has_blocks(target)
 
@@ -37,29 +37,29 @@ def fills_vectors(target: Target) -> bool:
 def continues_totals(target: Target) -> bool:
     """True if one loop computes a running total, each element from the one before it.
 
-    Elsewhere each element is a reduce of its own, over all that is before it.
+    In thread blocks each element is a separate reduce, over all elements before it.
     """
     return not _has_blocks(target)
 
 
 def keeps_tiles(target: Target) -> bool:
-    """True if a kernel goes tile by tile along the rows of a value that it keeps.
+    """True if a kernel goes tile by tile along the rows of an intermediate value that it stores.
 
-    A block of threads does; it then needs no room for whole rows, and adds up nothing of them but
-    what its own result needs. Elsewhere a thread keeps whole rows in its cache.
+    A thread block does: it then needs no memory for whole rows, and sums only the elements that its
+    own results need. A CPU thread keeps whole rows in its cache.
     """
     return _has_blocks(target)
 
 
 def shares_reduces(target: Target) -> bool:
-    """True if several threads compute one element of a reduce that the rest of a kernel awaits."""
+    """True if several threads share one element of a reduce that the rest of a kernel reads."""
     return _has_blocks(target)
 
 
 def repeats_long_sums(target: Target) -> bool:
-    """True if a kernel has a place for a long sum inside of other loops.
+    """True if a long sum may be computed again inside other loops of a kernel.
 
-    A block of threads has none: it shares out the terms of a sum, and then elements.
+    A thread block cannot: its threads first divide the terms of a sum, then the elements.
     """
     return not _has_blocks(target)
 
@@ -67,8 +67,8 @@ def repeats_long_sums(target: Target) -> bool:
 def widens_factors(target: Target) -> bool:
     """True if casts of the factors of a product cost nothing, whatever their dtypes.
 
-    Blocks of threads cast what they load, and loads are what limits them. Elsewhere only an
-    instruction that takes narrow factors does it (`tensorize.native_intrinsic`).
+    Thread blocks cast the elements they load, and loads are their bottleneck. On CPUs only an
+    instruction that takes narrow factors casts for free (`tensorize.native_intrinsic`).
     """
     return _has_blocks(target)
 
@@ -76,22 +76,22 @@ def widens_factors(target: Target) -> bool:
 def combines_in_one_kernel(target: Target) -> bool:
     """True if a kernel combines parts of a long reduce that its own chunks compute.
 
-    Elsewhere a second kernel combines them (`grid/parts.py`).
+    For thread blocks a second kernel combines them (`grid/parts.py`).
     """
     return not _has_blocks(target)
 
 
 def copies_own_memory(target: Target) -> bool:
-    """True if copies of operands are in a chunk's own memory, so that they can be made beforehand.
+    """True if chunks copy operands to memory of their own, so that copies can be made beforehand.
 
-    Elsewhere they are in the memory that a block's threads share, and end with the kernel.
+    Thread blocks copy to shared memory, whose contents end with the kernel.
     """
     return not _has_blocks(target)
 
 
 def part_alignment(target: Target) -> int:
-    """Bytes; kernels take parts of memory that begin at multiples of it.
+    """The alignment in bytes that parts of a buffer need when kernels take them as operands.
 
-    Threads of a block load vectors, at places that have to be known to be multiples of these.
+    Threads of a block load vectors, whose addresses have to be known multiples of this.
     """
     return _LOAD_BYTES if _has_blocks(target) else 1

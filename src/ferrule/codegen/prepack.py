@@ -153,7 +153,7 @@ def _copy(kernel: Kernel, nest: Nest, slot: int) -> Copy:
 
 
 def _without(kernel: Kernel, nest: Nest) -> Kernel:
-    """The kernel with a copy in a buffer of its own, its last one."""
+    """The kernel without the nest of a copy, which it reads from a buffer in a new last slot."""
     (c,) = nest.computes
     slot = len(kernel.slots)
     around = _around(kernel, nest)

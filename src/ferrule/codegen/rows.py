@@ -233,7 +233,7 @@ def _move_out(plan: Plan, name: str, n: str, lane_loops: Sequence[Expr]) -> None
 
 
 def _keep_rows(plan: Plan, name: str, below: Sequence[str]) -> None:
-    """Keep a costly row that a reduce computed for the nest that computes it again."""
+    """Store a costly row that a reduce computes, instead of computing it again in the root nest."""
     nest = plan.nest(name)
     for n in reversed(below):
         producer = plan.nest(n)

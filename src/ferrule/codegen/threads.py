@@ -136,7 +136,7 @@ class Threads:
 
     @cached_property
     def thread(self) -> Expr:
-        """A range that stands for the thread's whole number."""
+        """A range that stands for the thread's number in the block."""
         return range_("thread", self.count)
 
     def own(self, c: Compute) -> list[Expr]:

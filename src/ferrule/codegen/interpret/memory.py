@@ -94,7 +94,7 @@ class Memory:
     def consecutive(self, index: Array, mask: Array | None, shape: tuple[int, int]) -> slice | None:
         """The elements for a thread alone, if they are neighbours, all in bounds and none masked.
 
-        Most accesses are so; for them one look at the bounds is enough.
+        Most accesses are like this, and a single check of the bounds is enough for them.
         """
         if shape[0] > 1 or index.shape[1] > 1 or self.users is not None:
             return None
@@ -136,7 +136,7 @@ class Memory:
         self.data[chosen] = _taken(value, mask, shape)
 
     def write(self, chosen: Array, threads: Array) -> None:
-        """Each of the chosen elements is given a value by the thread beside it."""
+        """Record that thread `threads[i]` writes element `chosen[i]`; raise if that is a race."""
         if self.awaited[chosen].any():
             first = chosen[self.awaited[chosen]][0]
             raise RaceError(f"{self.name}[{first}] is written, and a copy is on its way to it")
