@@ -26,8 +26,11 @@ from ferrule.expr import FALSE, Expr, ExprOp, alu, both, const, less, rebuild
 
 
 @final
-class CopiesAhead:
-    """Puts copies ahead of their use into a program; `fill` emits the loops of such a copy."""
+class SoftwarePipeline:
+    """Emit copies of operands in earlier iterations than their use (software pipelining).
+
+    `fill` emits the loops of such a copy.
+    """
 
     def __init__(self, kernel: Kernel, values: Values, fill: Callable[[Nest], None]) -> None:
         self.values = values
@@ -46,7 +49,7 @@ class CopiesAhead:
         self.shown = read_by_warp_groups(kernel)
         for nest in kernel.nests:
             loop = kernel.loop_around(nest)
-            if is_ahead(nest) and loop is not None:
+            if is_pipelined(nest) and loop is not None:
                 self._nests.setdefault(loop.range, []).append(nest)
 
     def __contains__(self, loop: Loop) -> bool:
@@ -90,7 +93,7 @@ class CopiesAhead:
         False if its nest has serial loops: these would need registers for all of their iterations.
         """
         serial = any(loop.kind is Kind.SERIAL for loop in nest.loops)
-        if self._loaded is None or not is_ahead(nest) or serial:
+        if self._loaded is None or not is_pipelined(nest) or serial:
             return False
         for e in loads(c.value):
             self.values.vector(e)
@@ -159,7 +162,7 @@ def products_go_on(kernel: Kernel, nest: Nest) -> bool:
     Only copies ahead hang in that loop, so no nest waits for the products.
     """
     inside = [n for n in kernel.nests if n.at is not None and n.at[0] == nest.name]
-    return bool(inside) and all(is_ahead(n) for n in inside)
+    return bool(inside) and all(is_pipelined(n) for n in inside)
 
 
 def read_by_warp_groups(kernel: Kernel) -> frozenset[str]:
@@ -167,7 +170,7 @@ def read_by_warp_groups(kernel: Kernel) -> frozenset[str]:
     return frozenset(e.arg for n in kernel.nests if is_by_warp_groups(n) for e in n.reads)
 
 
-def is_ahead(nest: Nest) -> bool:
+def is_pipelined(nest: Nest) -> bool:
     """True if a nest's values are made ahead of their use."""
     return any(c.stages > 1 for c in nest.computes)
 

@@ -102,7 +102,7 @@ TILE: Final = TileIntrinsic(
 )
 
 
-COPIES_AHEAD = "+async"  # the feature: asynchronous copies to shared memory
+ASYNC_COPIES = "+async"  # the feature: asynchronous copies to shared memory
 COPIED_BYTES = (4, 8, 16)  # bytes of one asynchronous copy, which needs no register
 WARP = 32  # threads that multiply matrices together
 

@@ -486,7 +486,7 @@ def unclamped(index: Sequence[Expr]) -> list[Expr]:
     return [e.substitute(clamps) for e in index]
 
 
-def why_not_ahead(kernel: Kernel, nest: Nest) -> str:
+def why_not_pipelined(kernel: Kernel, nest: Nest) -> str:
     """The reason why a nest's kept values cannot be made in an earlier iteration of the loop around
     it.
 

@@ -48,7 +48,7 @@ from ferrule.expr import (
 MASKED_SCORE = -65504.0  # a masked score is this or less: the lowest float16
 
 
-def end_of(kernel: Kernel, nest: Nest, depth: int) -> Expr | None:
+def loop_end(kernel: Kernel, nest: Nest, depth: int) -> Expr | None:
     """The number of iterations of a loop that matter, in terms of the ranges outside; None if all
     may.
     """
@@ -59,7 +59,7 @@ def end_of(kernel: Kernel, nest: Nest, depth: int) -> Expr | None:
     return None if early is r.size else _where_it_adds(kernel, nest, depth, early, r.size)
 
 
-def start_of(kernel: Kernel, nest: Nest, depth: int) -> Expr | None:
+def loop_start(kernel: Kernel, nest: Nest, depth: int) -> Expr | None:
     """The first iteration of a loop that matters, in terms of the ranges outside; None if it is the
     first.
     """
@@ -73,7 +73,7 @@ def start_of(kernel: Kernel, nest: Nest, depth: int) -> Expr | None:
     return _where_it_adds(kernel, nest, depth, latest, const(0))
 
 
-def holds_inside(kernel: Kernel, nest: Nest, depth: int) -> list[Expr]:
+def implied_conditions(kernel: Kernel, nest: Nest, depth: int) -> list[Expr]:
     """The conditions that hold in all iterations of a loop that matter.
 
     If one is the mask of a load, the load's index varies with the loop. So no such load is moved
@@ -112,7 +112,7 @@ def _where_it_adds(
     return alu(ExprOp.WHERE, adds, limit, otherwise) if adds.ranges <= outside else None
 
 
-def end_by(part: Expr, r: Expr, opened: frozenset[Expr]) -> Expr | None:
+def end_from(part: Expr, r: Expr, opened: frozenset[Expr]) -> Expr | None:
     """The first iteration from which on `a < b` fails for everything inside of a loop."""
     found = _least(part, r, opened)
     return None if found is None else _end(*found, r)

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import final
 
-from ferrule.codegen.ahead import CopiesAhead, is_ahead
+from ferrule.codegen.ahead import SoftwarePipeline, is_pipelined
 from ferrule.codegen.emitter import I32, I64, Emitter
 from ferrule.codegen.guards import guarded
 from ferrule.codegen.heuristic import schedule
@@ -201,7 +201,7 @@ class _Nests:
         self.threads = Threads(kernel)
         self.out = out
         self.values = Values(kernel, self.threads, self.out, blocks=blocks)
-        self.ahead = CopiesAhead(kernel, self.values, self._emit_copy)
+        self.pipeline = SoftwarePipeline(kernel, self.values, self._emit_copy)
         self.reductions = Reductions(self.values, self._children, self._serial)
         self.prefetched = {
             _innermost(kernel, n) for n in kernel.nests if 0 in dict(n.ahead).values()
@@ -272,7 +272,7 @@ class _Nests:
         """Break the reference cycles of this object, so that its memory is freed now and not by the
         collector.
         """
-        del self.ahead, self.reductions
+        del self.pipeline, self.reductions
 
     def _narrow(self) -> None:
         """Use int32 for all indices from here on."""
@@ -358,7 +358,7 @@ class _Nests:
         self, loop: Loop, body: Callable[[], None], bounds: tuple[UOp, UOp] | None = None
     ) -> None:
         """Emit a serial loop, and around it the copies that are made ahead of its iterations."""
-        if loop not in self.ahead:
+        if loop not in self.pipeline:
             run_loop(self.values, loop, body, bounds)
             return
         if self._in_serial_loop():  # other threads may still read the copies of the last time
@@ -366,11 +366,11 @@ class _Nests:
 
         def iteration() -> None:
             body()
-            self.ahead.finish(loop)
+            self.pipeline.finish(loop)
 
-        self.ahead.before(loop)
+        self.pipeline.before(loop)
         run_loop(self.values, loop, iteration, bounds)
-        self.ahead.after(loop)
+        self.pipeline.after(loop)
 
     def _emit_copy(self, nest: Nest) -> None:
         """Emit the loops of a nest that is copied ahead of its use."""
@@ -384,14 +384,14 @@ class _Nests:
         another iteration may still read it.
         """
         filled: set[str] = set()
-        if depth and nest.loops[depth - 1] in self.ahead:
-            self.ahead.inside(nest.loops[depth - 1])
+        if depth and nest.loops[depth - 1] in self.pipeline:
+            self.pipeline.inside(nest.loops[depth - 1])
         for child in self.kernel.children(nest.name, depth):
-            if is_ahead(child):
+            if is_pipelined(child):
                 continue
             family = [self.kernel.by_name[name] for name in descendants(self.kernel, child.name)]
             if filled & {e.arg for n in family for e in n.reads}:
-                self.ahead.barrier(filled)
+                self.pipeline.barrier(filled)
                 filled.clear()
             shares = {c.name for c in child.computes} & self.threads.shared
             if shares and not filled and self._in_serial_loop():
@@ -399,7 +399,7 @@ class _Nests:
             self._child(child)
             filled |= shares
         if filled:
-            self.ahead.barrier(filled)
+            self.pipeline.barrier(filled)
 
     def _in_serial_loop(self) -> bool:
         """True if a loop other than the one over chunks is open; a thread block does one chunk.
@@ -429,7 +429,7 @@ class _Nests:
             if self.values.is_copied_alone(c):
                 self.values.copy(c)
                 continue
-            if self.ahead.stores_later(nest, c):
+            if self.pipeline.stores_later(nest, c):
                 continue
             value = self.values.vector(c.value)
             if c.store is None:

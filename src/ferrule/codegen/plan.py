@@ -7,7 +7,7 @@ from math import prod
 from typing import Any
 
 from ferrule.codegen.kernel import Kernel, Kind, Loop, Nest
-from ferrule.codegen.limits import end_of, start_of
+from ferrule.codegen.limits import loop_end, loop_start
 from ferrule.codegen.opt import PRIMITIVES, Opt
 from ferrule.codegen.primitives.editing import (
     ScheduleError,
@@ -289,7 +289,7 @@ class Plan:
     def limit(self, name: str, r: Expr) -> None:
         """Leave out the first and last iterations of a loop if they change nothing."""
         nest, depth = self.nest(name), self._depth(name, r)
-        bounds = start_of(self.kernel, nest, depth), end_of(self.kernel, nest, depth)
+        bounds = loop_start(self.kernel, nest, depth), loop_end(self.kernel, nest, depth)
         if bounds != (None, None):
             self.do("limit", name, r)
 

@@ -33,7 +33,7 @@ from ferrule.codegen.grid.cost import (
     term_cycles,
 )
 from ferrule.codegen.grid.tile import Axes, Tiling, fill_copy, goes_alone, matrix_product
-from ferrule.codegen.intrinsics import COPIES_AHEAD, MatrixIntrinsic, by_warp_groups
+from ferrule.codegen.intrinsics import ASYNC_COPIES, MatrixIntrinsic, by_warp_groups
 from ferrule.codegen.kernel import PIECE_BYTES, Compute, Kernel, Kind, Nest, reads
 from ferrule.codegen.plan import Plan, loads
 from ferrule.codegen.primitives.editing import ScheduleError
@@ -353,7 +353,7 @@ def _work(plan: Plan, chain: Chain) -> ChainWork:
         if matrices is None
         else matrices.itemsize,
         matrices=matrices,
-        ahead=COPIES_AHEAD in plan.target.features.split(",")
+        ahead=ASYNC_COPIES in plan.target.features.split(",")
         and all(goes_alone(c, matrices is not None) for c in (*scores, last)),
     )
 

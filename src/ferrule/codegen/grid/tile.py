@@ -29,8 +29,8 @@ from ferrule.codegen.grid.cost import (
     naive_cost,
 )
 from ferrule.codegen.intrinsics import (
+    ASYNC_COPIES,
     COPIED_BYTES,
-    COPIES_AHEAD,
     MatrixIntrinsic,
     native_matrix_intrinsic,
 )
@@ -161,7 +161,7 @@ def _work(plan: Plan, reduce: str, axes: Axes) -> Work:
         itemsize=c.value.dtype.itemsize,
         matrices=matrices,
         period=_count(terms[1:]),
-        ahead=COPIES_AHEAD in plan.target.features.split(",") and is_product_of_loads(c),
+        ahead=ASYNC_COPIES in plan.target.features.split(",") and is_product_of_loads(c),
         by_registers=(
             _needs_registers(c, axes.rows, matrices is not None),
             _needs_registers(c, axes.columns, matrices is not None),

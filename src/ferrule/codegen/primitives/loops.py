@@ -16,7 +16,7 @@ from ferrule.codegen.kernel import (
     reads,
     stores_to_one_place,
 )
-from ferrule.codegen.limits import end_of, holds_inside, start_of
+from ferrule.codegen.limits import implied_conditions, loop_end, loop_start
 from ferrule.codegen.primitives.editing import (
     ScheduleError,
     copy_name,
@@ -397,13 +397,13 @@ def limit(kernel: Kernel, nest_name: str, name: str) -> Kernel:
     nest = nest_of(kernel, nest_name)
     depth = depth_of(kernel, nest, name)
     loop = nest.loops[depth]
-    start, end = start_of(kernel, nest, depth), end_of(kernel, nest, depth)
+    start, end = loop_start(kernel, nest, depth), loop_end(kernel, nest, depth)
     if (start is None and end is None) or loop.kind is not Kind.SERIAL:
         raise ScheduleError(
             f"limit({name}) in kernel {kernel.name}: no condition makes its first or last "
             "iterations useless, or it is not a plain loop"
         )
-    held = holds_inside(kernel, nest, depth)
+    held = implied_conditions(kernel, nest, depth)
     limited = replace(loop, start=start, end=end, only=all_of(held) if held else None)
     loops = (*nest.loops[:depth], limited, *nest.loops[depth + 1 :])
     return kernel.with_nest(replace(nest, loops=loops))

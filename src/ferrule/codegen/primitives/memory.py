@@ -14,7 +14,7 @@ from ferrule.codegen.kernel import (
     Nest,
     can_overwrite,
     reads,
-    why_not_ahead,
+    why_not_pipelined,
 )
 from ferrule.codegen.primitives.editing import (
     ScheduleError,
@@ -314,7 +314,9 @@ def pipeline(kernel: Kernel, nest_name: str, stages: int) -> Kernel:
     nest = nest_of(kernel, nest_name)
     computes = tuple(replace(c, stages=stages) for c in nest.computes)
     out = kernel.with_nest(replace(nest, computes=computes))
-    problem = "there are two at least" if stages < 2 else why_not_ahead(out, out.by_name[nest_name])
+    problem = (
+        "there are two at least" if stages < 2 else why_not_pipelined(out, out.by_name[nest_name])
+    )
     if any(c.over in {d.name for d in nest.computes} for c in kernel.computes.values()):
         problem = "another value is kept over it"
     if problem:

@@ -16,7 +16,7 @@ from ferrule.codegen.kernel import (
     Nest,
     Store,
 )
-from ferrule.codegen.limits import end_by
+from ferrule.codegen.limits import end_from
 from ferrule.codegen.owner import owned_digit
 from ferrule.codegen.primitives.editing import (
     ScheduleError,
@@ -405,7 +405,7 @@ def accumulate(kernel: Kernel, nest_name: str, name: str) -> Kernel:
     before, term = added
     end = None
     for part in conjuncts(c.store.valid):
-        last = end_by(part, r, opened) if part.ranges <= opened | {r} else None
+        last = end_from(part, r, opened) if part.ranges <= opened | {r} else None
         if r in part.ranges and last is not None:
             end = last if end is None else minimum(end, last)
         elif r in part.ranges:
