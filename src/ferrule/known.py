@@ -11,9 +11,8 @@ from ferrule.opkinds import ELEMENTWISE, MOVEMENTS, REDUCED, WHOLE_MOVEMENTS
 from ferrule.ops import FunctionOps, LoadOps, MovementOps, Op, ReduceOps, TernaryOps, UnaryOps
 from ferrule.shape.layout import storage_size
 
-_POINTWISE: Final = frozenset({*ELEMENTWISE, *FunctionOps, *WHOLE_MOVEMENTS})
+ELEMENT_BY_ELEMENT: Final = frozenset({*ELEMENTWISE, *FunctionOps, *WHOLE_MOVEMENTS})
 _SPECIAL: Final = frozenset({TernaryOps.WHERE, UnaryOps.NEG, UnaryOps.CAST})
-_REPEATING: Final = frozenset([op for op, row in MOVEMENTS.items() if row.repeats])
 _ADDS_ZEROS: Final = frozenset([op for op, row in MOVEMENTS.items() if row.zeros])
 
 
@@ -56,23 +55,6 @@ def _with_constants(op: Op, srcs: tuple[_Node, ...]) -> _Node | Scalar | None:
         return fold(op, srcs[0].dtype, numbers)
     place = same_operand(op, srcs[-1].dtype, known)
     return None if place is None else srcs[place]
-
-
-def has_source_of_its_size(node: Node) -> bool:
-    """Whether some operand of an element-wise value has all its elements, and does not repeat any:
-    not so for the products of a contraction, each of whose operands is used again and again. Only
-    the nearest nodes are looked at.
-    """
-    seen = {node}
-    waiting = [node]
-    while waiting and len(seen) < 64:
-        part = waiting.pop()
-        if part.realized is None and part.op in _POINTWISE:
-            waiting.extend(source for source in part.srcs if source not in seen)
-            seen.update(part.srcs)
-        elif part.base_const() is None and part.op not in _REPEATING:
-            return True
-    return False
 
 
 def reduced_const(op: ReduceOps, source: Node, shape: Shape) -> Scalar | None:

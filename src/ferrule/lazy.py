@@ -16,12 +16,11 @@ from itertools import count
 from typing import Any, Final, final
 
 from ferrule.buffer import Buffer
-from ferrule.dtype import DType, dtypes, exact, truncate
+from ferrule.dtype import DType, exact, truncate
 from ferrule.expr import Expr, as_int, sint
 from ferrule.fold import Scalar, fold_bitcast, fold_cast, is_negative_zero
-from ferrule.known import has_source_of_its_size, is_empty, moved_const, reduced_const, simpler
+from ferrule.known import is_empty, moved_const, reduced_const, simpler
 from ferrule.node import Node, Shape
-from ferrule.opkinds import REDUCED
 from ferrule.ops import (
     LoadOps,
     MovementOps,
@@ -34,12 +33,7 @@ from ferrule.ops import (
     plain_result,
     scatter_start,
 )
-from ferrule.shape.layout import (
-    parts_of_long_reduce,
-    parts_of_tall_reduce,
-    storage_size,
-    storage_view,
-)
+from ferrule.shape.layout import storage_size, storage_view
 from ferrule.shape.view import ShapeError, View
 from ferrule.threadstate import this_thread
 
@@ -222,39 +216,7 @@ class LazyBuffer(Node):
         value = reduced_const(op, self, shape)
         if value is not None:
             return LazyBuffer.const(value, self.dtype, shape, self.device)
-        parts = parts_of_long_reduce(self.shape, chosen)
-        if parts is None:
-            tall = parts_of_tall_reduce(self.shape, chosen)
-            parts = tall if tall is not None and has_source_of_its_size(self) else None
-        if parts is not None:
-            return self._r_in_two(op, chosen, *parts)
         return _make(op, srcs, shape, shape, self.dtype, self.device, key)
-
-    def _r_in_two(self, op: ReduceOps, chosen: frozenset[int], axis: int, parts: int) -> LazyBuffer:
-        """Combine parts first, in parallel, then the parts, and what is left: two kernels."""
-        narrow = dtypes.is_float(self.dtype) and self.dtype.itemsize < 4
-        whole = self.cast(dtypes.float32 if narrow else self.dtype)
-        length = self.shape[axis]
-        size = length // parts
-        before, behind = self.shape[:axis], self.shape[axis + 1 :]
-        even = whole._along(axis, 0, parts * size).reshape((*before, parts, size, *behind))
-        partial = even.r(op, {a + (a >= axis) for a in chosen}).contiguous()
-        kept = tuple([1 if a in chosen else n for a, n in enumerate(self.shape)])
-        result = partial.r(op, (axis,)).reshape(kept)
-        left = length % parts
-        if left != 0:
-            # Of an end less what is left, it is known how little that is.
-            rest = whole._along(axis, length - left, length).r(op, chosen)
-            combine = REDUCED[op].binary
-            assert combine is not None, f"{op} has no op that combines two results"
-            result = result.e(combine, rest)
-        return result.cast(self.dtype)
-
-    def _along(self, axis: int, start: sint, end: sint) -> LazyBuffer:
-        """The elements from `start` to `end` on one axis."""
-        bounds: list[tuple[sint, sint]] = [(0, n) for n in self.shape]
-        bounds[axis] = start, end
-        return self.shrink(bounds)
 
     def scatter(self, index: LazyBuffer, axis: int, size: sint, how: str = "add") -> LazyBuffer:
         """Zeros with `size` at `axis`; each element is added to them at its `index` there.

@@ -6,6 +6,8 @@ import numpy as np
 import pytest
 
 from ferrule import GlobalCounters, Tensor, Variable
+from ferrule.ops import ReduceOps
+from ferrule.schedule.graph import toposort
 
 
 @pytest.mark.parametrize(
@@ -62,6 +64,23 @@ def test_what_parts_leave_over_is_combined_by_the_second_kernel(device: str) -> 
         GlobalCounters.reset()
         assert getattr(x, method)().item() == expected
         assert GlobalCounters.kernel_count == 2
+
+
+def test_it_is_one_node_until_it_is_planned(device: str) -> None:
+    x = Tensor(np.ones(1 << 18, np.float32), device=device).realize()
+    below = toposort([x.sum().lazydata])
+    assert [node.op for node in below if node.op is ReduceOps.SUM] == [ReduceOps.SUM]
+
+
+def test_a_sum_that_is_needed_again_is_stored(device: str) -> None:
+    x = Tensor(np.ones(1 << 18, np.float32), device=device).realize()
+    total = x.sum()
+    later = (total * 2).exp2()
+    assert (total + 1).item() == (1 << 18) + 1
+    for again, expected in ((total * 2, 1 << 19), (later, np.inf)):
+        GlobalCounters.reset()
+        assert again.item() == expected
+        assert GlobalCounters.global_mem < x.nbytes
 
 
 @pytest.mark.parametrize("shape", [(262147,), (3, 131101)])

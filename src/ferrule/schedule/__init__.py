@@ -20,6 +20,7 @@ from ferrule.records import dataclass
 from ferrule.schedule import stored
 from ferrule.schedule.changing import changes
 from ferrule.schedule.cut import cut
+from ferrule.schedule.expansion import written_out
 from ferrule.schedule.graph import Graph, note_passed
 from ferrule.schedule.hazards import Hazards
 from ferrule.schedule.joined import place_pieces
@@ -29,7 +30,6 @@ from ferrule.schedule.outline import Outline
 from ferrule.schedule.recipe import Form, Place, Recipe, Schedule, Step
 from ferrule.schedule.slots import Slot, Slots
 from ferrule.schedule.tasks import Reader, Task
-from ferrule.schedule.templates import written_out
 from ferrule.schedule.trees import TreeBuilder
 from ferrule.shape.layout import memory_size
 from ferrule.target import Target, detect_cpu

@@ -11,9 +11,8 @@ from collections.abc import Callable
 from typing import final
 
 from ferrule.lazy import LazyBuffer
-from ferrule.ops import LoadOps
-from ferrule.schedule.graph import Graph, toposort
-from ferrule.schedule.offsets import StandIn, replaced
+from ferrule.schedule.graph import toposort
+from ferrule.schedule.long_reduces import rebuilt
 
 
 @final
@@ -45,23 +44,5 @@ class Template:
         """The value of the function, as all its nodes."""
         twins = {self._argument: x}
         for node in self._inner:
-            srcs = tuple([twins.get(source, source) for source in node.srcs])
-            if srcs != node.srcs:
-                twins[node] = node.like(srcs, node.arg)
+            twins[node] = rebuilt(node, tuple([twins.get(source, source) for source in node.srcs]))
         return twins[self._result]
-
-
-def written_out(graph: Graph) -> StandIn | None:
-    """The graph with all nodes of its templates; None where it has no templates."""
-    if not any([node.op is LoadOps.TEMPLATE for node in graph.everything]):
-        return None
-    twins: dict[LazyBuffer, LazyBuffer] = {}
-    for node in graph.everything:
-        srcs = tuple([twins.get(source, source) for source in node.srcs])
-        if node.op is LoadOps.TEMPLATE:
-            template: Template = node.arg
-            twin = twins[node] = template.written_out(srcs[0])
-            twin.owner = node.owner
-        elif srcs != node.srcs:
-            twins[node] = node.like(srcs, node.arg)
-    return replaced(graph, twins, graph.symbolic)
