@@ -26,7 +26,7 @@ from ferrule.target import detect_cpu
 
 Array = np.ndarray[Any, Any]
 TARGET = detect_cpu()
-MANY = (0,) * stored.FEWEST_PARTS
+MANY = (0,) * stored.MIN_PARTS
 X = np.random.default_rng(0).standard_normal((6, 5)).astype(np.float32)
 
 

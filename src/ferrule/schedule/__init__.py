@@ -37,14 +37,15 @@ from ferrule.threadstate import this_thread
 
 __all__ = ["Schedule", "create_schedule", "make_schedule", "target_of"]
 
-# Recipes are kept by how lately they were used: a program with more graphs plans some again.
-_MOST_RECIPES: Final = 512
+# Recipes in the plan cache, which drops the least recently used one. A program with more graphs
+# plans some again. Not measured.
+_MAX_RECIPES: Final = 512
 _NO_VALUES: Final[Mapping[Variable, int]] = {}
 
 
 @final
 class _Key:
-    """What a recipe is found by, hashed only once: forms of large graphs are long."""
+    """The key of a recipe. Its hash is computed once, since forms of large graphs are long."""
 
     __slots__ = ("_hash", "parts")
 
@@ -65,14 +66,14 @@ _recipes: OrderedDict[_Key, Recipe] = OrderedDict()
 @final
 @dataclass(frozen=True)
 class _Known:
-    """What became of a graph: the key of its recipe, and the numbers of `Graph.passed`."""
+    """The plan of a known graph: the key of its recipe, and the numbers of `Graph.passed`."""
 
     key: _Key
     passed: tuple[int, ...]
 
 
 _known: dict[tuple[Hashable, ...], _Known] = {}
-"""By the optimisations that are left out, and the keys of outlines."""
+"""The known graphs, by `FERRULE_SKIP` and the keys of their outlines."""
 
 
 def create_schedule(nodes: Sequence[LazyBuffer]) -> list[ScheduleItem]:
@@ -86,19 +87,19 @@ def create_schedule(nodes: Sequence[LazyBuffer]) -> list[ScheduleItem]:
 
 
 def make_schedule(nodes: Sequence[LazyBuffer]) -> Schedule:
-    """What has to run to compute `nodes`; the graph stays as it is until `commit`."""
+    """The schedule that computes `nodes`; the graph stays as it is until `commit`."""
     outline = Outline(nodes)
     if not outline.requested:
         return Recipe((), (), (), ()).follow((), [])
     schedule = _schedule_of_known(outline) or _schedule_of_new(outline)
-    if schedule is None:  # numbers are memory now, so that it is another graph
+    if schedule is None:  # some numbers were put into memory, so that the graph is another one
         del outline  # references count
         return make_schedule(nodes)
     return schedule
 
 
 def _schedule_of_known(outline: Outline) -> Schedule | None:
-    """The schedule of a graph with the outline of an earlier one; None where there is none."""
+    """The schedule of a graph whose outline was seen before; None for any other."""
     known = _known.get((config().FERRULE_SKIP, outline.key))
     recipe = None if known is None else _recipes.get(known.key)
     if known is None or recipe is None:
@@ -110,7 +111,7 @@ def _schedule_of_known(outline: Outline) -> Schedule | None:
 
 
 def _schedule_of_new(outline: Outline) -> Schedule | None:
-    """The schedule of any graph; None where some of its numbers have been put into memory."""
+    """The schedule of any graph; None if some of its numbers were put into memory meanwhile."""
     graph = outline.graph()
     note_passed(graph.passed)
     whole = written_out(graph)
@@ -123,8 +124,10 @@ def _schedule_of_new(outline: Outline) -> Schedule | None:
 
 
 def _schedule_of(graph: Graph, form: Form, remember: Callable[[_Key], None]) -> Schedule | None:
-    """The schedule of a graph without templates; None where some of its numbers have been put into
-    memory. `remember` is called with the key of a recipe that is good for the same graph again.
+    """The schedule of a graph without templates.
+
+    None if some of its numbers were put into memory. `remember` is called with the key of the
+    recipe, if that serves an equal graph again.
     """
     target = target_of(next(iter(graph.requested)).device)
     if form.key is None:
@@ -133,7 +136,7 @@ def _schedule_of(graph: Graph, form: Form, remember: Callable[[_Key], None]) -> 
     key = _Key((target, skipped, form.key))
     if key not in _recipes:
         changed = changes(graph, form.key)
-        # A capture keeps the numbers, as its replays do not change them.
+        # A capture keeps the numbers in its kernels, since they are the same in all replays.
         is_captured = this_thread.state.observer is not None
         if changed.numbers and not is_captured:
             for node in changed.numbers:
@@ -155,8 +158,8 @@ def _schedule_of(graph: Graph, form: Form, remember: Callable[[_Key], None]) -> 
 
 
 def _remember(outline: Outline, graph: Graph, key: _Key) -> None:
-    """From now on a graph with that outline has the recipe with that key."""
-    if len(_known) >= _MOST_RECIPES:
+    """Remember the key of the recipe for graphs with this outline."""
+    if len(_known) >= _MAX_RECIPES:
         _known.clear()
     passed = set(graph.passed)
     numbers = [number for number, node in enumerate(graph.everything) if node in passed]
@@ -164,8 +167,9 @@ def _remember(outline: Outline, graph: Graph, key: _Key) -> None:
 
 
 def _remember_whole(outline: Outline, graph: Graph, whole: StandIn, key: _Key) -> None:
-    """The same for a graph with templates, which is written out in another: the recipe for that one
-    with the numbers of this one.
+    """Remember the recipe of a graph with templates.
+
+    The recipe is that of `whole`, the graph written out, with the numbers of this graph's nodes.
     """
     places = {node: number for number, node in enumerate(graph.everything)}
     numbers = {
@@ -179,14 +183,14 @@ def _remember_whole(outline: Outline, graph: Graph, whole: StandIn, key: _Key) -
 
 
 def _keep(key: _Key, recipe: Recipe) -> None:
-    """Keeps a recipe, rather than the one that was not used for longest."""
+    """Put a recipe into the cache, and drop the least recently used one if it is full."""
     _recipes[key] = recipe
-    if len(_recipes) > _MOST_RECIPES:
+    if len(_recipes) > _MAX_RECIPES:
         _recipes.popitem(last=False)
 
 
 def _follow_recipe(graph: Graph, target: Target, form: Form) -> Schedule:
-    """The schedule of a graph by the recipe for its form, which is made if there is none."""
+    """The schedule of a graph by the recipe for its form, which is planned if it is missing."""
     parts = form.key
     assert parts is not None, "graphs without a key have no recipe"
     key = _Key((target, config().FERRULE_SKIP, parts))
@@ -211,8 +215,7 @@ def _stored_or_planned(graph: Graph, target: Target, key: str | None) -> Recipe:
 
 @cache
 def target_of(device: str) -> Target:
-    """What the scheduler assumes about a device; others than those that have a renderer are
-    weighed as the host."""
+    """The target that the scheduler plans for; the host's for devices without a renderer."""
     found = Device[device]
     if isinstance(found, Compiled) and found.renderer is not None:
         return found.linearizer_opts
@@ -254,7 +257,7 @@ def _plan(
 
 
 def _unsuited(tasks: list[Task], works: list[_Work]) -> set[LazyBuffer]:
-    """What kernels store that keep blocks which blocks of threads cannot go along tile by tile."""
+    """The first outputs of kernels whose kept blocks cannot be computed tile by tile on a GPU."""
     # Imported here and below: other targets need no code generation to plan kernels.
     from ferrule.codegen.grid.chains import can_run_along
     from ferrule.codegen.lower import lower
@@ -276,7 +279,7 @@ def _work(task: Task, reader: Reader, slots: Slots, symbolic: bool, alignment: i
 
 
 def _in_parts(work: _Work, target: Target) -> list[_Work]:
-    """A kernel of few results whose sums are long is two, where it cannot combine parts of them."""
+    """Split a kernel of few results and long sums into two, unless one kernel can combine parts."""
     if combines_in_one_kernel(target) or work.ast.op is not BufferOps.STORE:
         return [work]
     from ferrule.codegen.grid.parts import parts_of
@@ -300,7 +303,7 @@ def _in_parts(work: _Work, target: Target) -> list[_Work]:
 def _results(
     graph: Graph, roots: set[LazyBuffer], hazards: Hazards
 ) -> list[tuple[LazyBuffer, Slot]]:
-    """The nodes that get a buffer: those asked for, and those still needed outside."""
+    """The nodes that get a buffer, requested or still needed outside, with their memory."""
     found = [(old, hazards.slots[copy]) for old, copy in hazards.copies.items()]
     held: set[LazyBuffer] = set()
     for node in reversed(graph.order):
@@ -317,7 +320,7 @@ def _results(
 
 
 def _recipe(graph: Graph, works: list[_Work], results: list[tuple[LazyBuffer, Slot]]) -> Recipe:
-    """The works, with nodes and memory named by numbers."""
+    """The recipe of the works, with numbers for nodes and memory."""
     number = {node: place for place, node in enumerate(graph.everything)}
     holder = {
         node.realized: place
@@ -328,7 +331,7 @@ def _recipe(graph: Graph, works: list[_Work], results: list[tuple[LazyBuffer, Sl
     for slot in [slot for work in works for slot in work.slots] + [slot for _, slot in results]:
         if slot.buffer is not None:
             leaf = holder[slot.buffer]
-            # A part is the same for any length, see `View.reach`; what is whole may be longer.
+            # A part is the same for any length, see `View.reach`; a whole may be longer.
             size = slot.size if slot.start else _size(graph.everything[leaf], slot)
             places[slot] = Place(slot.device, slot.dtype, size, leaf, offset=slot.start)
     for node, slot in results:
@@ -353,20 +356,20 @@ def _recipe(graph: Graph, works: list[_Work], results: list[tuple[LazyBuffer, Sl
 
 
 def _size(node: LazyBuffer, slot: Slot) -> sint:
-    """How many elements the memory of a node has, which is all of `slot`."""
+    """The number of elements in the memory of a node, which is all of `slot`."""
     size = memory_size(node.shape)
     return slot.size if isinstance(size, int) else size
 
 
 def _part(slot: Slot, whole: Place, number: int) -> Place:
-    """The place of a part of memory that is at `whole`, which has a number."""
+    """The place of a part of the memory at `whole`, which is place number `number`."""
     if whole.arena is None:
         return Place(slot.device, slot.dtype, slot.size, offset=slot.start, whole=number)
     return replace(whole, size=slot.size, offset=whole.offset + slot.start)
 
 
 def _share_arenas(works: list[_Work], places: dict[Slot, Place]) -> tuple[tuple[str, int], ...]:
-    """Places for intermediate results, which share one arena on each device."""
+    """Add places for intermediate results, which share one arena on each device."""
     first: dict[Slot, int] = {}
     last: dict[Slot, int] = {}
     for step, work in enumerate(works):
@@ -375,7 +378,7 @@ def _share_arenas(works: list[_Work], places: dict[Slot, Place]) -> tuple[tuple[
                 first.setdefault(slot, step)
                 last[slot] = step
     arenas: list[tuple[str, int]] = []
-    if "memory" in config().FERRULE_SKIP:  # as if all of it were in use from first to last
+    if "memory" in config().FERRULE_SKIP:  # all live ranges are the whole schedule
         first, last = dict.fromkeys(first, 0), dict.fromkeys(last, len(works))
     for device in dict.fromkeys([slot.device for slot in first]):
         slots = [slot for slot in first if slot.device == device]

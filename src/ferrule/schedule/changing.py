@@ -1,9 +1,9 @@
-"""What changes from call to call: numbers, such as a learning rate, and offsets.
+"""Numbers and offsets that change from call to call, such as a learning rate.
 
-A number in an expression is part of its kernels, which can be simpler for it; so is the place where
-something begins. But a loop in which they are others each time would make new kernels each time. So
-graphs that differ in nothing else are counted, and after a few of them what has changed is known.
-The numbers then become memory, of one element; `offsets.py` has what becomes of offsets.
+Kernels are specialised for the numbers and offsets of a graph, which makes them simpler. But a loop
+that changes these would compile new kernels in each turn. So graphs that differ in nothing else are
+counted. After a few of them the changed numbers and offsets are generalised: a number becomes
+memory of one element, and `offsets.py` replaces offsets.
 """
 
 from __future__ import annotations
@@ -24,13 +24,14 @@ Numbers: TypeAlias = list[Hashable]
 Offsets: TypeAlias = list[tuple[int, tuple[Any, ...]]]
 
 _ENOUGH: Final = 4
-"""How many graphs that differ in nothing else have kernels of their own."""
+"""Graphs of one form that have kernels of their own, before a plan serves all. Not measured."""
 _MOST_FORMS: Final = 256
+"""Forms that are remembered, the least recently used being dropped. Not measured."""
 
 
 @final
 class _Seen:
-    """Graphs of one form: what the first had, what of it changed, and how many there were."""
+    """Graphs of one form: the first's numbers and offsets, the changed ones, and a count."""
 
     def __init__(self, numbers: Numbers, offsets: Offsets) -> None:
         self.numbers = numbers
@@ -40,7 +41,7 @@ class _Seen:
         self.count = 0
 
     def add(self, numbers: Numbers, offsets: Offsets) -> None:
-        """Counts one more graph."""
+        """Count one more graph, and note which of its numbers and offsets differ."""
         self.count += 1
         if numbers != self.numbers:
             pairs = enumerate(zip(numbers, self.numbers, strict=True))
@@ -57,21 +58,21 @@ _forms: OrderedDict[Hashable, _Seen] = OrderedDict()
 @final
 @dataclass(frozen=True)
 class Changes:
-    """What keeps changing in graphs of one form."""
+    """The numbers and offsets that changed between graphs of one form."""
 
     numbers: list[LazyBuffer]
-    """The constants."""
+    """The constants whose values changed."""
     offsets: frozenset[tuple[int, int]]
-    """By the number of the node, and the axis."""
+    """The changed offsets: the number of the node, and the axis."""
 
 
 _NONE: Final = Changes([], frozenset())
 
 
 def changes(graph: Graph, key: tuple[Any, ...]) -> Changes:
-    """What was different in graphs like this one; nothing while there were only a few of them.
+    """The changes between graphs of this one's form; none while there were only a few of them.
 
-    `key` is that of the graph's form.
+    `key` is the key of the graph's form.
     """
     constants = [node for node in graph.everything if _is_number(node)]
     offsets: Offsets = []
@@ -80,7 +81,7 @@ def changes(graph: Graph, key: tuple[Any, ...]) -> Changes:
         offsets = [pair for pair in found if pair[1]]
     if not constants and not offsets:
         return _NONE
-    # The parts of the key that stand for constants begin: CONST, the number, its bits.
+    # A constant's part of the key begins with CONST, the number, its bits.
     form = tuple([part[3:] if _names_number(part) else without_offsets(part) for part in key])
     numbers = [exact(node.arg) for node in constants]
     seen = _forms.get(form)

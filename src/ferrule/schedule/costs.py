@@ -1,7 +1,7 @@
-"""What nodes cost, from the leaves up, as if everything above memory were fused.
+"""The cost of each node, from the leaves up, as if everything above memory were fused.
 
-Operations are counted in units of one addition; a load counts one, so that evaluating something
-twice is never free.
+The unit of work is one addition. A load counts one as well, so that evaluating a node twice is
+never free.
 """
 
 from __future__ import annotations
@@ -28,16 +28,20 @@ _FLOAT_COST: Final[dict[Op, float]] = {op: row.cost for op, row in ELEMENTWISE.i
 _INTEGER_COST: Final[dict[Op, float]] = {
     op: row.integer_cost for op, row in ELEMENTWISE.items() if row.integer_cost is not None
 }
-# Above this many reads of each element that is loaded, a reduce is worth tiling for registers.
-_REUSE: Final = 4
-SMALL_KERNEL: Final = 32768
-"""A kernel of fewer operations needs neither tiles nor threads."""
-# Terms of a sum that is not computed again where it is used at several indices.
-_LONG_SUM: Final = 64
-# A sum over the moved parts of a contraction is part of it, if it evaluates so many times more.
-_MOST_SPREAD: Final = 1.5
-# What is shared counts once for each user, and so doubles at each level: a bound for each element.
-_MOST_LOCAL: Final = 256
+# Reads of each loaded element from which on a reduce counts as a contraction, which is tiled for
+# registers. Not measured.
+_MIN_READS_PER_ELEMENT: Final = 4
+SMALL_KERNEL_OPERATIONS: Final = 32768
+"""Operations; a kernel with fewer needs neither tiles nor threads. Not measured."""
+# Terms of a sum from which on blocks of threads store it rather than compute it at several indices.
+# Chosen for a loss over 128 rows, where one block took 128 turns (2026-11-22).
+_LONG_SUM_TERMS: Final = 64
+# Evaluations per element of a contraction up to which a sum over its moved results is fused with
+# it. Not measured: chosen so that the gradient of a convolution's input stays one reduce.
+_MAX_SPREAD: Final = 1.5
+# Operations per element, the bound of `Cost.local`. A shared value counts once for each user, so
+# that without a bound the estimate would double at each level. Not measured.
+_MAX_LOCAL_OPERATIONS: Final = 256
 
 _CHANGES_INDEX: Final = frozenset({*ReduceOps, *MovementOps} - WHOLE_MOVEMENTS)
 _KEEPS_REDUCES: Final = WHOLE_MOVEMENTS | {MovementOps.SHRINK}
@@ -48,42 +52,42 @@ NONE: Final[frozenset[LazyBuffer]] = frozenset()
 @final
 @dataclass(slots=True)
 class Cost:
-    """Of one node."""
+    """The cost of one node."""
 
     size: int
-    """How many elements it has."""
+    """The number of its elements."""
     each: float
-    """Operations for each of its own evaluations, its sources not counted."""
+    """Operations of one evaluation, without those of its sources."""
     local: float
-    """About what it takes from the nearest reduces, and loads, below it on."""
+    """Estimated operations for all its elements, from the nearest reduces and loads below it on."""
     distinct: int
-    """About how many different elements its widest source in memory has."""
+    """Estimated number of different elements of its widest source in memory."""
     repeats: bool
-    """Whether an EXPAND below it, and above any reduce, repeats elements."""
+    """True if an EXPAND repeats elements, below the node and above any reduce."""
     reduces: frozenset[LazyBuffer]
     """The reduces of which it is an epilogue: at the same index, up to reshapes."""
     owned: frozenset[LazyBuffer]
-    """Those of the `reduces` whose only user it is, through others that have only one user."""
+    """The members of `reduces` that only this node uses, through nodes with one user each."""
     alone: bool = False
-    """Whether a reduce is below it that it reaches through nodes with one user each."""
+    """True if it reaches a reduce below it through nodes with one user each."""
     contraction: bool = False
-    """Whether it is a reduce that reads what it loads many times, as a matrix product does."""
+    """True for a reduce that reads each loaded element many times, as a matrix product does."""
     is_reduce: bool = False
     spread: float = 0.0
-    """Above 0 for what a contraction's result moves to: elements for each that was computed."""
+    """Elements for each computed one, of a contraction's result after movements; 0 for others."""
     runs: bool = False
-    """Whether it is a total that goes on from element to element, in one loop of its own."""
+    """True for a running total: one loop adds each element to the total before it."""
     nodes: int = 1
-    """How many it counts for: a function counts as its steps do."""
+    """The number of nodes that it counts for: a function counts as its steps do."""
 
     @property
     def passed(self) -> float:
-        """What users count as local."""
+        """The operations that it adds to the `local` of its users."""
         return float(self.size) if self.is_reduce else self.local
 
 
 def operations(node: LazyBuffer | Step) -> float:
-    """What one evaluation of an element-wise operation takes."""
+    """The cost of one evaluation of an element-wise operation, in additions."""
     if node.op in _INTEGER_COST and not dtypes.is_float(node.dtype):
         return _INTEGER_COST[node.op]
     return _FLOAT_COST.get(node.op, 1.0)
@@ -92,14 +96,14 @@ def operations(node: LazyBuffer | Step) -> float:
 @final
 @dataclass(frozen=True)
 class _Function:
-    """What the steps of a function cost."""
+    """The cost of the steps of an element-wise function."""
 
     each: float
     """Operations for each element."""
     local: float
-    """The same, where what is shared counts once for each user, as it does between nodes."""
+    """The same with shared steps counted once for each user, as shared nodes are."""
     times: int
-    """How many times the argument counts in that."""
+    """How many times `local` counts the argument."""
 
 
 @cache
@@ -118,8 +122,9 @@ def _function(function: Steps) -> _Function:
 def widened_factors(reduce: LazyBuffer, target: Target) -> list[LazyBuffer]:
     """The casts below a sum of products that cost nothing there.
 
-    That is where both factors are casts of one narrow float, and the target's instruction for such
-    sums does them itself; or where blocks of threads do them, which are bound by what they read.
+    On a processor both factors have to be casts of one narrow float, and the target needs an
+    instruction that casts and multiplies them. Blocks of threads cast for free, since memory bounds
+    them.
     """
     casts = factors(reduce)
     if widens_factors(target):
@@ -133,7 +138,7 @@ def widened_factors(reduce: LazyBuffer, target: Target) -> list[LazyBuffer]:
 
 
 def factors(reduce: LazyBuffer) -> list[LazyBuffer]:
-    """What a sum of products multiplies, before it is moved; empty for any other reduce."""
+    """The factors of a sum of products, below their movements; empty for any other reduce."""
     product = _unmoved(reduce.srcs[0])
     if reduce.op is not ReduceOps.SUM or product.op is not BinaryOps.MUL:
         return []
@@ -147,13 +152,13 @@ def _unmoved(node: LazyBuffer) -> LazyBuffer:
 
 
 def nbytes(node: LazyBuffer) -> int:
-    """The memory of a value."""
+    """The size of a value in memory, in bytes."""
     return storage_size(node.shape) * node.dtype.itemsize
 
 
 @final
 class Costs:
-    """The costs of all nodes of a graph. What is in memory, or will surely be, costs its load."""
+    """The costs of all nodes of a graph; a node in memory costs its load."""
 
     def __init__(self, graph: Graph, roots: set[LazyBuffer], target: Target) -> None:
         self.roots = roots
@@ -163,7 +168,7 @@ class Costs:
         self._costs: dict[LazyBuffer, Cost] = {}
         self._loads: dict[LazyBuffer, Cost] = {}
         self.several_indices: set[LazyBuffer] = set()
-        """The nodes that are used both as they are and at another index, as `x` in `x / sum(x)`.
+        """The nodes with several users, one of which changes the index, as `x` in `x / sum(x)`.
 
         A kernel that fuses such a node evaluates it more than once.
         """
@@ -175,20 +180,20 @@ class Costs:
                     moved.add(source)
         self.several_indices = {node for node in moved if self.users[node] > 1}
         self.nbytes = {node: nbytes(node) for node in graph.order}
-        """The memory of each value."""
+        """The size of each value in memory, in bytes."""
         for node in graph.order:
             self._costs[node] = self._cost(node)
         self._stored = {node for node, cost in self._costs.items() if self._is_stored(node, cost)}
 
     def __getitem__(self, node: LazyBuffer) -> Cost:
-        """What it takes to compute the node."""
+        """The cost of computing the node."""
         return self._costs[node]
 
     def of_source(self, node: LazyBuffer) -> Cost:
-        """What the node costs its users: a load, if it is in memory.
+        """The cost of the node for its users: a load, if it is in memory.
 
-        A contraction is never computed twice, so that its users do not pay for it either; nor do
-        those of long sums that are used at several indices, where blocks of threads run kernels.
+        A contraction is never computed twice, so that its users count a load, too. So do the users
+        of an epilogue of a long sum at several indices, where blocks of threads run kernels.
         """
         cost = self._costs[node]
         in_memory = node in self.roots or self._is_long_sum_again(node)
@@ -203,20 +208,22 @@ class Costs:
         return load
 
     def is_load(self, node: LazyBuffer) -> bool:
-        """Whether a kernel that uses the node finds it in memory."""
+        """True if a kernel that uses the node finds it in memory."""
         return node.realized is not None or node in self.roots
 
     def is_surely_load(self, node: LazyBuffer) -> bool:
-        """Whether that is so, or will be."""
+        """True if the node is in memory, or is certain to be stored."""
         return node.realized is not None or node in self.roots or node in self._stored
 
     def _is_stored(self, node: LazyBuffer, cost: Cost) -> bool:
-        """Whether a node will be in memory, whatever is found out about others."""
+        """True if a node will be stored, whatever is decided about others."""
         return cost.contraction or self._is_long_sum_again(node)
 
     def has_long_sum(self, node: LazyBuffer) -> bool:
-        """Whether each element is a long sum, or an epilogue of one."""
-        return any(self._costs[reduce].each >= _LONG_SUM for reduce in self._costs[node].reduces)
+        """True if each element is a long sum, or an epilogue of one."""
+        return any(
+            self._costs[reduce].each >= _LONG_SUM_TERMS for reduce in self._costs[node].reduces
+        )
 
     def _is_long_sum_again(self, node: LazyBuffer) -> bool:
         return (
@@ -250,7 +257,7 @@ class Costs:
         return Cost(
             size,
             steps.each,
-            min(steps.times * source.passed + steps.local * size, _MOST_LOCAL * size),
+            min(steps.times * source.passed + steps.local * size, _MAX_LOCAL_OPERATIONS * size),
             source.distinct,
             source.repeats,
             source.reduces,
@@ -271,7 +278,7 @@ class Costs:
         return Cost(
             size,
             operations(node),
-            min(sum([cost.passed for cost in unique]) + own, _MOST_LOCAL * size),
+            min(sum([cost.passed for cost in unique]) + own, _MAX_LOCAL_OPERATIONS * size),
             max([cost.distinct for cost in sources]),
             any([cost.repeats for cost in sources]),
             reduces,
@@ -299,7 +306,7 @@ class Costs:
         )
 
     def _spread(self, node: LazyBuffer) -> float:
-        """That of the only source, which nothing else uses."""
+        """The spread of the only source; 0 if something else uses that, or it is in memory."""
         source = node.srcs[0]
         alone = len(node.srcs) == 1 and self.users[source] == 1 and source not in self.roots
         return self._costs[source].spread if alone else 0.0
@@ -312,10 +319,10 @@ class Costs:
             work = body.passed + size
             once = Cost(size, 1.0, work, size, False, itself, itself, alone=True)
             return replace(once, is_reduce=True, runs=True)
-        reused = body.repeats and body.size >= _REUSE * max(body.distinct, 1)
-        reused = reused and body.size > SMALL_KERNEL
+        reused = body.repeats and body.size >= _MIN_READS_PER_ELEMENT * max(body.distinct, 1)
+        reused = reused and body.size > SMALL_KERNEL_OPERATIONS
         spread = self._spread(node) if node.op is ReduceOps.SUM else 0.0
-        continued = 0 < spread <= _MOST_SPREAD and self._same_sum(node)
+        continued = 0 < spread <= _MAX_SPREAD and self._same_sum(node)
         return Cost(
             size,
             body.size / size if size else 0.0,
@@ -331,7 +338,7 @@ class Costs:
         )
 
     def _same_sum(self, node: LazyBuffer) -> bool:
-        """Whether the nearest node below that is no movement is a sum of the same dtype."""
+        """True if the nearest node below the movements is a sum of the same dtype."""
         source = node.srcs[0]
         while isinstance(source.op, MovementOps):
             source = source.srcs[0]
@@ -339,9 +346,7 @@ class Costs:
 
 
 def _evaluated(node: LazyBuffer) -> float:
-    """How many elements of a movement count: of an UNWINDOW, those that are no zeros between
-    others.
-    """
+    """The number of elements of a movement without the zeros that an UNWINDOW puts between them."""
     size = storage_size(node.shape)
     if node.op is not MovementOps.UNWINDOW:
         return size

@@ -1,10 +1,10 @@
-"""Where the graph is cut into kernels: evaluations against bytes.
+"""Cutting the graph into kernels, by weighing evaluations against bytes.
 
 Nodes are decided from the outputs down, each after all its users. By then it is known which kernels
 would evaluate a node, at which indices and how often. A node is fused into all of them if the extra
-evaluations cost less time than its trip through memory; else it becomes the root of a kernel of its
-own. As the walk comes from above, the cut falls at the narrowest place after an expensive reduce:
-its element-wise epilogue is met first.
+evaluations take less time than storing and loading it. Else it becomes the root of a kernel of its
+own. Since the walk comes from above, it meets the element-wise epilogue of an expensive reduce
+first, and cuts there, where the value is narrowest.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from ferrule.lazy import LazyBuffer
 from ferrule.opkinds import PLAIN_MOVEMENTS
 from ferrule.ops import LoadOps, MovementOps, ReduceOps
 from ferrule.schedule.costs import Cost, Costs, widened_factors
-from ferrule.schedule.fusion import MOST_NODES, SINGLE, Fusion, Visits, move_indices, share_memory
+from ferrule.schedule.fusion import MAX_NODES, SINGLE, Fusion, Visits, move_indices, share_memory
 from ferrule.schedule.gains import Gains
 from ferrule.schedule.graph import Graph, value_sources
 from ferrule.schedule.guests import Guests
@@ -38,24 +38,27 @@ from ferrule.schedule.updates import BASE, base_of, stored_value
 from ferrule.schedule.views import is_movement
 from ferrule.target import Target
 
-# What takes more operations than this, and is held by somebody, is stored when it is computed.
-_WORTH_KEEPING: Final = 64
-# What is so many times smaller than what repeats it takes no time to read.
-_MUCH_SMALLER: Final = 16
-# With more kernels than this, the bookkeeping for several outputs would take too long.
-_MOST_KERNELS: Final = 4096
+# Operations per element above which a value is stored if something outside the schedule holds it,
+# since it may be computed again. Not measured.
+_RECOMPUTE_LIMIT: Final = 64
+# Elements for each element of a source from which on reading the source again takes no time. Not
+# measured: chosen for optimisers, whose updates share numbers (2026-11-23).
+_MIN_REPEATS: Final = 16
+# Kernels of a graph up to which outputs are merged: the time to track their dependences grows with
+# the square. Not measured.
+_MAX_KERNELS: Final = 4096
 
 
 Group: TypeAlias = tuple[list[LazyBuffer], dict[LazyBuffer, tuple[int, ...]]]
-"""What one kernel stores, and what it keeps in blocks along which axes."""
+"""The outputs of one kernel, and the nodes that it keeps in blocks, with the axes of these."""
 
 
 def cut(
     graph: Graph, target: Target, without_blocks: Set[LazyBuffer] = frozenset()
 ) -> tuple[set[LazyBuffer], list[Group]]:
-    """The nodes that get memory, and those of them that are computed together.
+    """The nodes that get memory, and their groups that are one kernel each.
 
-    The kernels of `without_blocks` keep nothing.
+    Kernels whose first output is in `without_blocks` keep nothing in blocks.
     """
     stored: set[LazyBuffer] = set()
     while True:
@@ -70,23 +73,24 @@ def cut(
 
 
 def _stored(fusion: Fusion) -> list[LazyBuffer]:
-    """What a kernel stores, its guests' values last."""
+    """The outputs of a kernel, its guests' last."""
     return fusion.outputs + [output for guest in fusion.guests for output in guest.outputs]
 
 
 def is_computed(node: LazyBuffer) -> bool:
-    """Whether it takes a task to fill the node's memory."""
+    """True if a task has to fill the node's memory."""
     return node.op is not LoadOps.EMPTY and 0 not in node.shape
 
 
 def _repeats(node: LazyBuffer) -> bool:
-    """Whether a node has the elements of something much smaller, or a constant, again and again:
-    kernels that read such a thing have next to nothing in common.
+    """True if a node repeats a constant, or a value that is much smaller.
+
+    Kernels that both read such a node have next to nothing in common.
     """
     source = node
     while is_movement(source):
         source = source.srcs[0]
-    return source.base_const() is not None or _MUCH_SMALLER * source.size < node.size
+    return source.base_const() is not None or _MIN_REPEATS * source.size < node.size
 
 
 @final
@@ -108,12 +112,12 @@ class _Cutter:
         self.spaces: dict[tuple[sint, ...], Space] = {}
         self.visits: dict[LazyBuffer, Visits] = {}
         self.computed: dict[LazyBuffer, list[tuple[Fusion, Signature]]] = {}
-        """Where the fused nodes are evaluated that `rounding` asks about."""
+        """The evaluations of the fused nodes that `rounding` asks about."""
         self.makers: dict[LazyBuffer, Fusion] = {}
-        """The kernel of each root."""
+        """The kernel that stores each root."""
         self.gains = Gains(self.costs, target, self.visits)
         self.widening: dict[LazyBuffer, list[Fusion]] = {}
-        """For a cast, the kernels in which it is a part of an instruction."""
+        """The kernels in which a cast is a part of a multiply-add instruction."""
         self.legality = Legality(self.costs, self.gains, target)
         self.keeping = Keeping(
             self.costs, self.gains, self.legality, target, graph.external, without_blocks
@@ -155,7 +159,7 @@ class _Cutter:
             self._load(node, visits)
             self._make_root(node, visits)
 
-    # -- where nodes are evaluated ---------------------------------------------------------------
+    # -- evaluations -----------------------------------------------------------------------------
 
     def evaluations(self) -> Evaluations:
         """The kernels that compute the nodes that `rounding` asks about."""
@@ -176,7 +180,7 @@ class _Cutter:
         kernels = {root: first[maker.bits & -maker.bits] for root, maker in self.makers.items()}
         return Evaluations(computed, kernels)
 
-    # -- what happens to a node ------------------------------------------------------------------
+    # -- load, fuse, keep or store a node --------------------------------------------------------
 
     def _load(self, node: LazyBuffer, visits: Visits) -> None:
         for fusion in visits:
@@ -206,7 +210,7 @@ class _Cutter:
             self._fuse(node, visits)
 
     def _note(self, node: LazyBuffer, cost: Cost, fusion: Fusion, signature: Signature) -> None:
-        """A kernel computes a node on its way."""
+        """Record that a kernel computes a node without storing it."""
         if is_reordered(node) or is_discontinuous(node):
             self.computed.setdefault(node, []).append((fusion, signature))
         self._note_reduce(node, cost, fusion, signature)
@@ -238,7 +242,7 @@ class _Cutter:
             indices[at] = indices.get(at, False) or nested
 
     def _visit_base(self, base: LazyBuffer, fusion: Fusion) -> None:
-        """What a SCATTER puts elements into is loaded, or in its place."""
+        """Want the base of a SCATTER at no index: it is loaded, or is the memory stored to."""
         while base not in self.roots and base.realized is None:
             base = base.srcs[0]
         self.visits.setdefault(base, {}).setdefault(fusion, {})
@@ -253,7 +257,7 @@ class _Cutter:
         self.fusions.append(fusion)
         self.makers[node] = fusion
         self.count += 1
-        if self.count <= _MOST_KERNELS:
+        if self.count <= _MAX_KERNELS:
             for user in visits:
                 fusion.users |= user.users | user.bits
         self._enter(node, value, fusion)
@@ -265,7 +269,7 @@ class _Cutter:
         return space
 
     def _enter(self, node: LazyBuffer, value: LazyBuffer, fusion: Fusion) -> None:
-        """The sources of a new kernel are wanted by it."""
+        """Want the sources of a new kernel's root."""
         if node.op in (LoadOps.FROM, LoadOps.CUSTOM):
             for source in node.srcs:
                 self.visits.setdefault(source, {}).setdefault(fusion, {})
@@ -290,13 +294,13 @@ class _Cutter:
         if all(fusion in self.widening.get(node, ()) for fusion in visits):
             return True
         cost = self.costs[node]
-        expensive = cost.local > _WORTH_KEEPING * cost.size and not cost.reduces
+        expensive = cost.local > _RECOMPUTE_LIMIT * cost.size and not cost.reduces
         if expensive and node in self.graph.external:
             return False  # it may be asked for again
         return self.legality.is_allowed(node, cost, visits) and self.gains.pays(node, cost, visits)
 
     def _moves_a_load(self, node: LazyBuffer) -> bool:
-        """Whether what it moves is in memory, or a contraction, which will be."""
+        """True for a movement of a node in memory, or of a contraction, which will be stored."""
         if not isinstance(node.op, MovementOps):
             return False
         if node.op is MovementOps.SHRINK and self.costs[node].owned:
@@ -310,10 +314,10 @@ class _Cutter:
     # -- several outputs -------------------------------------------------------------------------
 
     def _joinable(self, node: LazyBuffer, visits: Visits) -> tuple[Fusion, Signature] | None:
-        """A kernel that computes the root at its own index anyway, and so may store it too."""
+        """A kernel that may store the root as another output: it computes it at its own index."""
         if node.op in SINGLE or (node.op is LoadOps.ASSIGN and node.arg is not None):
             return None
-        if self.count > _MOST_KERNELS or "outputs" in self.skipped:
+        if self.count > _MAX_KERNELS or "outputs" in self.skipped:
             return None
         value = value_sources(node)[-1] if is_pass_through(node) else node
         cost = self.costs.of_source(value) if value is not node else self.costs[node]
@@ -323,13 +327,13 @@ class _Cutter:
             at = fusion.own_index(node, indices)
             if at is None or share_memory(fusion.outputs, [node]):
                 continue
-            room = fusion.nodes < MOST_NODES and len(fusion.buffers) < self.legality.most_buffers
+            room = fusion.nodes < MAX_NODES and len(fusion.buffers) < self.legality.most_buffers
             if room and self._stays_acyclic(fusion, visits):
                 return fusion, at
         return None
 
     def _stays_acyclic(self, fusion: Fusion, visits: Visits) -> bool:
-        """Whether none of the node's other users is needed by the kernel that would store it."""
+        """True if the kernel that would store the node needs none of the node's other users."""
         return not any(user.users & fusion.bits for user in visits if user is not fusion)
 
     def _join(self, node: LazyBuffer, at: tuple[Fusion, Signature], visits: Visits) -> None:
@@ -352,8 +356,8 @@ class _Cutter:
             self._visit_sources(node, fusion, signature, False)
 
     def _merge_siblings(self, node: LazyBuffer, visits: Visits) -> None:
-        """Element-wise kernels that want the node at one and the same index become one kernel."""
-        if self.costs[node].alone or self.count > _MOST_KERNELS or _repeats(node):
+        """Merge the element-wise kernels that want the node at one and the same index."""
+        if self.costs[node].alone or self.count > _MAX_KERNELS or _repeats(node):
             return
         first: Fusion | None = None
         for fusion in list(visits):
@@ -368,10 +372,7 @@ class _Cutter:
     def _can_merge(self, a: Fusion, b: Fusion) -> bool:
         if a.space is not b.space or a.users & b.bits or b.users & a.bits:
             return False
-        if (
-            a.nodes + b.nodes > MOST_NODES
-            or len(a.buffers | b.buffers) > self.legality.most_buffers
-        ):
+        if a.nodes + b.nodes > MAX_NODES or len(a.buffers | b.buffers) > self.legality.most_buffers:
             return False
         return not share_memory(a.outputs, b.outputs)
 

@@ -1,7 +1,7 @@
 """The form in which the scheduler wants a computation that can be written in several ways.
 
-Functions of tensors ask here, by the name of a device. What they ask about is how the graph will be
-scheduled: no hardware is known to them.
+Functions of tensors ask here, by the name of a device, how the graph will be scheduled. They know
+nothing of the hardware.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from ferrule.device import Compiled, Device
 
 
 def has_kernels(device: str) -> bool:
-    """True if many nodes are a few kernels on a device, rather than a call of NumPy for each.
+    """True if a device fuses many nodes into few kernels, rather than call NumPy for each.
 
     >>> has_kernels("CPU"), has_kernels("NUMPY")
     (True, False)

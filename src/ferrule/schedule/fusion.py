@@ -1,4 +1,4 @@
-"""A kernel as it grows while the graph is cut: what it takes in, and who needs it."""
+"""A kernel as it grows while the graph is cut: the nodes it takes in, the kernels that need it."""
 
 from __future__ import annotations
 
@@ -9,46 +9,47 @@ from ferrule.opkinds import WHOLE_MOVEMENTS
 from ferrule.ops import LoadOps, ReduceOps
 from ferrule.schedule.signature import Signature, Space
 
-MOST_NODES: Final = 400
-"""Of a kernel; nobody looks at more of them either, to see what fusing would gain."""
+MAX_NODES: Final = 400
+"""Nodes of a kernel from which on it takes in no more, and nodes that a walk below a node visits.
+Bounds the time to plan and to compile; not measured."""
 SINGLE: Final = frozenset({LoadOps.FROM, LoadOps.CUSTOM, LoadOps.EMPTY, ReduceOps.SCATTER})
 """A kernel that writes one of these writes nothing else."""
 
 
 @final
 class Fusion:
-    """One kernel as it grows: what it computes, reads and loops over."""
+    """One kernel as it grows: the values it computes and reads, and the ranges it loops over."""
 
     def __init__(self, number: int, root: LazyBuffer, value: LazyBuffer, space: Space) -> None:
         self.bits = 1 << number
-        """Its number, and the numbers of the kernels that it took in, as bits."""
+        """Its number and those of the kernels merged into it, as bits."""
         self.outputs = [root]
         self.value = value
         self.space = space
         self.nodes = 0
         self.buffers: set[LazyBuffer] = set()
         self.reduces: list[int] = []
-        """For each fused reduce, the output ranges that it depends on."""
+        """The output ranges that each fused reduce depends on, as bits."""
         self.first_reduce: LazyBuffer | None = None
         self.contraction: LazyBuffer | None = None
         self.kept: dict[LazyBuffer, tuple[int, ...]] = {}
         """The nodes that it keeps in blocks, with the axes of these."""
         self.outer = 0
-        """The ranges of the loops around its blocks."""
+        """The ranges of the loops around its blocks, as bits; 0 without blocks."""
         self.blocks: set[Signature] = set()
         """The indices at which it fills blocks."""
         self.guests: list[Fusion] = []
-        """Sums over its blocks that it adds up beside its own value, block by block."""
+        """Kernels fused horizontally: sums over its blocks that it adds up beside its own value."""
         self.host: Fusion | None = None
         """The kernel whose guest it is."""
         self.added_up = 0
-        """The index along which its guests are added up."""
+        """The index component along which its guests are summed."""
         self.users = 0
         """The kernels that need this one, directly or not, as bits."""
         self.most_evals = 0
-        """How often it evaluates the node that it evaluates most often."""
+        """The evaluations of the node that it evaluates most often."""
         self.takes_outputs = not {root.op, value.op} & SINGLE and root.shape == value.shape
-        """Whether nodes at the kernel's own index may be stored beside the root."""
+        """True if nodes at the kernel's own index may be stored beside the root."""
 
     def depends_on(self, signature: Signature) -> int:
         """The output ranges around the loops of a reduce at `signature`."""
@@ -56,8 +57,9 @@ class Fusion:
         return space.closure(space.ranges(signature)) & space.outputs
 
     def own_index(self, node: LazyBuffer, indices: dict[Signature, bool]) -> Signature | None:
-        """The signature of a node if the kernel is element-wise, and wants it at its own index
-        only.
+        """The signature of a node that an element-wise kernel wants at its own index only.
+
+        None for other kernels, and for nodes wanted at other indices.
         """
         if not self.takes_outputs or self.reduces or self.value.shape != node.shape:
             return None
@@ -69,7 +71,10 @@ class Fusion:
         return signature if same and not indices[signature] else None
 
     def is_plain_sum(self) -> bool:
-        """Whether it stores a contraction's sums as they are, in whatever order."""
+        """True if it stores a contraction's sums, of 32 bits or more, unchanged but for movements.
+
+        A kernel that stores them into an earlier version's memory does not count.
+        """
         source = self.value
         while source is not self.contraction:
             if source.op not in WHOLE_MOVEMENTS:
@@ -84,20 +89,20 @@ Visits: TypeAlias = dict[Fusion, dict[Signature, bool]]
 
 
 def move_indices(visits: Visits, source: Fusion, target: Fusion) -> None:
-    """What one kernel wants is wanted by another from now on."""
+    """Move the indices at which `source` wants a node to `target`."""
     indices = visits.setdefault(target, {})
     for signature, nested in visits.pop(source).items():
         indices[signature] = indices.get(signature, False) or nested
 
 
 def share_memory(outputs: list[LazyBuffer], others: list[LazyBuffer]) -> bool:
-    """Whether versions of one storage are among both: one kernel cannot write two."""
+    """True if both lists have versions of one storage: one kernel cannot write two of them."""
     places = {_memory(output) for output in outputs}
     return any(_memory(other) in places for other in others)
 
 
 def _memory(node: LazyBuffer) -> LazyBuffer:
-    """The first of the versions that are in one place."""
+    """The first version of the storage that a node is a version of."""
     while node.op is LoadOps.ASSIGN:
         node = node.srcs[0]
     return node

@@ -1,4 +1,4 @@
-"""What a kernel gains by not storing a value: seconds of memory traffic against evaluations."""
+"""The gain of fusing a value rather than storing it: seconds of traffic against evaluations."""
 
 from __future__ import annotations
 
@@ -10,49 +10,54 @@ from ferrule.helpers import prod, round_up
 from ferrule.lazy import LazyBuffer
 from ferrule.ops import BinaryOps, LoadOps, MovementOps, ReduceOps
 from ferrule.records import dataclass
-from ferrule.schedule.costs import SMALL_KERNEL, Cost, Costs, factors
-from ferrule.schedule.fusion import MOST_NODES, Fusion, Visits
+from ferrule.schedule.costs import SMALL_KERNEL_OPERATIONS, Cost, Costs, factors
+from ferrule.schedule.fusion import MAX_NODES, Fusion, Visits
 from ferrule.schedule.graph import value_sources
 from ferrule.shape.layout import storage_size
 from ferrule.target import Target
 
-# How long it takes to start one more kernel.
+# Seconds to start one more kernel. An order of magnitude; one launch takes 1.1 us on one core of
+# the machine in docs/performance.md.
 _LAUNCH_SECONDS: Final = 1e-6
-# Costs below a node are counted down to the next nodes that may be cut themselves, so many deep.
-_CHANCES_TO_CUT: Final = 2
-# So many operations for each element are hidden behind the memory's latency.
-_UNNOTICED: Final = 16
-# With fewer operations for each element, computing it again is as fast as reading a block of it.
-_BLOCK_OPERATIONS: Final = 8
-# The part of a kernel's time that its memory traffic must take for blocks to be worth their while.
-_NOTICED: Final = 0.1
-# The terms of a contraction that several kernels compute, each for itself, and how much larger its
-# result is than its operands.
-_MOST_TERMS_AGAIN: Final = 256
-_MUCH_LARGER: Final = 4
+# Levels of nodes used at several indices below which costs are no longer counted: each of them may
+# be cut itself. Not measured: without a bound everything in a deep network would count.
+_MAX_CUT_DEPTH: Final = 2
+# Operations per element that are hidden behind the latency of memory. Not measured.
+_HIDDEN_OPERATIONS: Final = 16
+# Operations per element up to which computing it again is as fast as reading it from a block in the
+# cache. Not measured.
+_BLOCK_READ_OPERATIONS: Final = 8
+# Fraction of a kernel's time that its memory traffic must take for blocks to be worthwhile. Not
+# measured: networks with narrow layers qualify, those with wide layers do not.
+_MIN_TRAFFIC_SHARE: Final = 0.1
+# Terms of a contraction up to which several kernels may compute it, each for itself. Not measured:
+# chosen for the scores of attention.
+_MAX_RECOMPUTED_TERMS: Final = 256
+# Elements of its result for each element of its operands from which on they may. Not measured.
+_MIN_RESULT_GROWTH: Final = 4
 
 
 @final
 @dataclass(frozen=True)
 class _Below:
-    """What it takes to compute a node once."""
+    """The cost of computing a node once."""
 
     work: float
     """Operations."""
     loaded: int
     """Bytes of memory to read."""
     reading: int
-    """How many of the kernels that want the node read most of that memory anyway."""
+    """The number of kernels that want the node and read most of that memory anyway."""
 
 
 @final
 class Gains:
-    """What fusing gains on one target."""
+    """The gains of fusing nodes of a graph on one target."""
 
     def __init__(self, costs: Costs, target: Target, visits: Mapping[LazyBuffer, Visits]) -> None:
         self.costs = costs
         self.visits = visits
-        """For each node that the walk has yet to reach, the kernels that would evaluate it."""
+        """The kernels that would evaluate each node that the cut has not decided yet."""
         self.operation_seconds = 2 / target.flops_per_second
         self.threads = target.max_threads
         self.lanes = target.lanes(4)
@@ -63,45 +68,48 @@ class Gains:
         self.near_bytes = target.l2_bytes
 
     def is_costly(self, node: LazyBuffer) -> bool:
-        """Whether computing a node takes longer than reading it from a block."""
+        """True if computing a node takes longer than reading it from a block."""
         cost = self.costs[node]
         return any(self.costs[reduce].contraction for reduce in cost.owned) or (
-            cost.local > _BLOCK_OPERATIONS * cost.size
+            cost.local > _BLOCK_READ_OPERATIONS * cost.size
         )
 
     def streams(self, node: LazyBuffer, fusion: Fusion) -> bool:
-        """Whether two contractions with the node between them gain from not storing it.
+        """True if two contractions with the node between them gain from not storing it.
 
-        Both it and what the first one gives would be written and read, which has to be noticeable
-        beside their operations.
+        Stored, both the node and the first contraction's result would be written and read. This
+        traffic has to be a noticeable part of the time of the contractions.
         """
         first = self.contraction_below(node)
         if first is None:
             return False
         both = [first] if fusion.contraction is None else [first, fusion.contraction]
         work = 2 * sum([self.costs[n].each * self.costs[n].size for n in both])
-        return 4 * self.costs.nbytes[node] * self.byte_seconds >= _NOTICED * self._seconds(work)
+        return 4 * self.costs.nbytes[
+            node
+        ] * self.byte_seconds >= _MIN_TRAFFIC_SHARE * self._seconds(work)
 
     def is_much_larger(self, node: LazyBuffer) -> bool:
-        """Whether a node is much larger than what the contraction has that it is made from, and
-        that takes few operations for each element.
+        """True if a node is much larger than the operands of the contraction that it is made from.
+
+        The contraction must take few operations for each element.
         """
         first = self.contraction_below(node)
-        if first is None or self.costs[first].each > _MOST_TERMS_AGAIN:
+        if first is None or self.costs[first].each > _MAX_RECOMPUTED_TERMS:
             return False
         operands = sum([storage_size(x.shape) for x in factors(first)])
-        return self.costs[node].size >= _MUCH_LARGER * operands
+        return self.costs[node].size >= _MIN_RESULT_GROWTH * operands
 
     def is_spared(self, node: LazyBuffer) -> bool:
-        """Whether memory for a node is worth operations that are done several times for it."""
+        """True if several kernels should each compute a node, to save its memory."""
         return self.keeps_tiles and self.is_much_larger(node)
 
     def contraction_below(self, node: LazyBuffer) -> LazyBuffer | None:
-        """A contraction that gives as many elements as the node has, and of which it is made."""
+        """The contraction that a node with as many elements is made from; None without one."""
         size = self.costs[node].size
         seen = {node}
         stack = [node]
-        while stack and len(seen) < MOST_NODES:
+        while stack and len(seen) < MAX_NODES:
             current = stack.pop()
             cost = self.costs[current]
             if cost.contraction:
@@ -115,12 +123,12 @@ class Gains:
         return None
 
     def fills_lanes(self, node: LazyBuffer, visits: Visits) -> bool:
-        """Whether the results of a contraction, several for each place, which a kernel does nothing
-        to but put them side by side, are as well computed there.
+        """True if a kernel that only places a contraction's results should compute them, too.
 
-        A tile's lanes are then along the results for one element of a place, and more of them may
-        be empty than along all of these; but nothing goes through memory twice. Elements of a place
-        that fill vectors are lanes of another kernel, which stores them as they lie in memory.
+        An example is a transposed convolution whose windows do not overlap. The lanes of a tile are
+        then the results for one element (tap) of a window, so that more lanes may stay empty than
+        in a kernel for the contraction alone; but no result goes through memory. Taps that fill
+        vectors are better off as the lanes of a kernel of their own.
         """
         ((fusion, indices),) = visits.items()
         (signature,) = indices
@@ -136,17 +144,17 @@ class Gains:
         return self._seconds(empty * (cost.size // every) * cost.each) <= through_memory
 
     def pays(self, node: LazyBuffer, cost: Cost, visits: Visits) -> bool:
-        """Whether evaluating the node wherever it is needed beats its trip through memory."""
+        """True if evaluating the node in all its users is faster than storing and loading it."""
         evals = 0
         for fusion, indices in visits.items():
             space = fusion.space
             for signature in indices:
                 evals += space.evals_at(signature)
         extra = evals - cost.size
-        if self._is_scattered(visits) and cost.local > _UNNOTICED * cost.size:
-            extra = evals * self.lanes - cost.size  # the others are done by vectors
+        if self._is_scattered(visits) and cost.local > _HIDDEN_OPERATIONS * cost.size:
+            extra = evals * self.lanes - cost.size  # a kernel of its own would use vectors
         if len(visits) == 1 and extra <= 0:
-            if cost.local <= _UNNOTICED * cost.size or cost.reduces:
+            if cost.local <= _HIDDEN_OPERATIONS * cost.size or cost.reduces:
                 return True
             extra = self._evals_in_order(visits) - cost.size
             if extra <= 0:
@@ -164,16 +172,17 @@ class Gains:
         return self._seconds(extra * below.work / max(cost.size, 1)) <= seconds
 
     def _is_scattered(self, visits: Visits) -> bool:
-        """Whether a processor would compute a node for one element after the other: where kernels
-        store is said by values, and may be one place.
+        """True if a processor would compute the node without vectors, in a kernel that scatters.
+
+        Such a kernel stores to computed positions, which may be equal for several lanes.
         """
         scatters = any(fusion.value.op is ReduceOps.SCATTER for fusion in visits)
         return scatters and self.fills_vectors
 
     def _evals_in_order(self, visits: Visits) -> int:
-        """The evaluations where the loops over the output keep their order.
+        """The number of evaluations if the loops over the output keep their order.
 
-        What does not vary with an outer loop is computed again in each of its iterations.
+        A node that does not vary with an outer loop is then computed in each of its iterations.
         """
         evals = 0
         for fusion, indices in visits.items():
@@ -186,15 +195,15 @@ class Gains:
         return evals
 
     def _seconds(self, work: float) -> float:
-        """How long so many operations take; few of them are not shared out."""
-        threads = min(self.threads, max(work / SMALL_KERNEL, 1))
+        """The time of `work` operations; few of them are not shared out among threads."""
+        threads = min(self.threads, max(work / SMALL_KERNEL_OPERATIONS, 1))
         return work * self.operation_seconds / threads
 
     def _below(self, node: LazyBuffer, visits: Visits) -> _Below:
-        """What computing the node once takes, down to what is in memory, or may well come to be.
+        """The cost of computing the node once, from the values below that are likely in memory.
 
-        Each node that is wanted at several indices is another chance to cut: after a few of them
-        there surely was one.
+        Each node that is wanted at several indices may be stored itself. After a few of them the
+        walk assumes that one is.
         """
         work = 0.0
         loads: dict[LazyBuffer, int] = {}
@@ -202,8 +211,8 @@ class Gains:
         costs = self.costs
         seen = {node}
         nodes = costs[node].nodes
-        stack = [(node, _CHANCES_TO_CUT, costs.nbytes[node])]
-        while stack and nodes < MOST_NODES:
+        stack = [(node, _MAX_CUT_DEPTH, costs.nbytes[node])]
+        while stack and nodes < MAX_NODES:
             current, chances, part = stack.pop()
             cost = costs[current]
             work += cost.each * cost.size
@@ -214,7 +223,7 @@ class Gains:
                     continue
                 seen.add(source)
                 most = costs.nbytes[source]
-                if moves:  # of what is moved into a smaller shape, only that much is read
+                if moves:  # a movement into a smaller shape reads only a part
                     most = min(most, part)
                 left = chances - (source in costs.several_indices)
                 if left < 0 or costs.is_surely_load(source):
@@ -230,7 +239,7 @@ class Gains:
         return _Below(work, loaded, reading)
 
     def _count_reading(self, visits: Visits, nodes: list[LazyBuffer], wide: int) -> int:
-        """How many of the kernels compute, or load, one of the widest `nodes` anyway."""
+        """The number of kernels that compute or load one of the widest `nodes` anyway."""
         widest = [node for node in nodes if 2 * self.costs[node].size > wide]
         count = 0
         for fusion in visits:
@@ -242,9 +251,10 @@ class Gains:
 
 
 def _columns(product: LazyBuffer, taps: Sequence[bool]) -> list[tuple[int, bool]]:
-    """The axes of a sum of products that only one of its factors varies with, which is the one that
-    varies with the `taps`: the size of each, and whether it is one of these. Empty if there is no
-    such factor, or a size is not known.
+    """The axes along which only the factor with the `taps` varies: size, and True for a tap.
+
+    Empty if no factor varies with all taps alone, or a size is symbolic. `product` is a sum of
+    products.
     """
     body = product.srcs[0]
     sizes = [size for size in product.shape if isinstance(size, int)]
@@ -260,8 +270,6 @@ def _columns(product: LazyBuffer, taps: Sequence[bool]) -> list[tuple[int, bool]
 
 
 def _varies(factor: LazyBuffer, axis: int) -> bool:
-    """Whether a factor of a product has different elements along an axis, as far as its last EXPAND
-    says so.
-    """
+    """True if a factor has different elements along an axis, judged by its last EXPAND alone."""
     source = factor.srcs[0] if factor.op is MovementOps.EXPAND else factor
     return source.shape[axis] != 1

@@ -1,9 +1,8 @@
-"""What a schedule has to do: the nodes to compute, and what else in the process still needs them.
+"""The graph of one schedule: the nodes to compute, and the readers outside of it.
 
 Old versions of memory may be overwritten only when nothing will read them later. Readers in this
-schedule can be put first; to find all others, the references to a node that this schedule knows of
-are counted and compared with the interpreter's count. A reference that cannot be explained counts
-as a reader.
+schedule can be put first. To find all others, the known references to a node are compared with the
+interpreter's count. An unexplained reference counts as a reader.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ class Graph:
     """The nodes of one schedule; collections of nodes are in order, sources before users."""
 
     order: list[LazyBuffer]
-    """Every node that must be computed or read."""
+    """All nodes that must be computed or read."""
     requested: dict[LazyBuffer, None]
     """The nodes that must have a buffer afterwards."""
     everything: list[LazyBuffer]
@@ -40,15 +39,15 @@ class Graph:
     moved_out: list[LazyBuffer] = field(default_factory=list)
     """The old versions that are read later: they must be copied before they are overwritten."""
     symbolic: bool = False
-    """Whether any size or argument is symbolic."""
+    """True if any size or argument is symbolic."""
     parts: set[LazyBuffer] = field(default_factory=set)
-    """The leaves that are parts of memory which only ever is read: it is all one where they are."""
+    """The leaves that are parts of memory that is only read: the key leaves their offsets out."""
     passed: list[LazyBuffer] = field(default_factory=list)
-    """The numbers that some kernel may compute on its way, while something outside holds them."""
+    """The reduced single elements that are not stored, while something outside holds them."""
 
 
 def value_sources(node: LazyBuffer) -> tuple[LazyBuffer, ...]:
-    """The nodes whose contents a node is made of: a version that is replaced as a whole is none."""
+    """The sources whose contents a node needs: all but a version that it replaces as a whole."""
     if node.op is LoadOps.ASSIGN and node.arg is None:
         return node.srcs[1:]
     return node.srcs
@@ -61,7 +60,7 @@ def toposort(roots: Iterable[LazyBuffer], everything: bool = False) -> list[Lazy
     """
     order: list[LazyBuffer] = []
     seen: set[LazyBuffer] = set()
-    # On top of a node, None: all that it is made of is in order.
+    # A None on top of a node says that all its sources are in order.
     stack: list[LazyBuffer | None] = list(roots)
     stack.reverse()
     while stack:
@@ -84,7 +83,7 @@ def toposort(roots: Iterable[LazyBuffer], everything: bool = False) -> list[Lazy
 def graph_of(
     requested: dict[LazyBuffer, None], everything: list[LazyBuffer], outside: Sequence[int]
 ) -> Graph:
-    """The graph of these nodes; those with the numbers `outside` are referred to from there."""
+    """The graph of these nodes; something outside refers to those with the numbers `outside`."""
     order = everything
     if any([node.op is LoadOps.ASSIGN for node in everything]):
         order = toposort(requested)
@@ -96,8 +95,7 @@ def graph_of(
 
 
 def nodes_to_compute(roots: Iterable[LazyBuffer]) -> dict[LazyBuffer, None]:
-    """Those of `roots` that have no buffer, pending writes, and numbers that are needed a second
-    time."""
+    """The `roots` without a buffer, pending writes, and numbers that are needed a second time."""
     requested = dict.fromkeys([node for node in roots if node.realized is None])
     pending = pending_writes()
     if pending:
@@ -108,11 +106,11 @@ def nodes_to_compute(roots: Iterable[LazyBuffer]) -> dict[LazyBuffer, None]:
 
 
 def _join_pending_writes(requested: dict[LazyBuffer, None], pending: Iterable[Storage]) -> None:
-    """Adds the writes to memory of the same devices.
+    """Add the pending writes to memory of the same devices.
 
-    Those that replace what is read have to be done. Others, such as those of statistics that nobody
-    looks at, would keep alive whatever they are made of, and that of all writes before. But a
-    function of the host may raise, which is to be the error of who reads what it makes.
+    A write must join if it replaces a version that is read here. Other writes join, too: statistics
+    that nobody reads would else keep all versions before them alive. The exception is a write that
+    calls a function of the host, whose error belongs to whoever reads the result.
     """
     devices = {node.device for node in requested}
     waiting = {s.node for s in pending if s.node.device in devices} - requested.keys()
@@ -134,11 +132,10 @@ def _calls_host(node: LazyBuffer) -> bool:
 
 
 def _request_again(requested: dict[LazyBuffer, None]) -> None:
-    """Has numbers that are needed a second time stored.
+    """Request the numbers that are needed a second time, so that they are stored.
 
-    A kernel computes a number such as `bias - 0.1 * (scores - bias).sum()` as it goes along, which
-    costs it nothing. In a loop the next one is made of it, and each turn's kernel would be longer
-    than the last.
+    A kernel may compute a number such as `bias - 0.1 * (scores - bias).sum()` without storing it. A
+    loop makes the next number of it, and the kernel would grow with each turn.
     """
     present = set(toposort(requested))
     again = []
@@ -153,13 +150,13 @@ def _request_again(requested: dict[LazyBuffer, None]) -> None:
 
 
 def note_passed(numbers: Iterable[LazyBuffer]) -> None:
-    """These are `Graph.passed` of a graph that is to be computed."""
+    """Remember the `Graph.passed` of a graph that is about to be computed."""
     passed = this_thread.state.passed
     passed.update([ref(node, passed.discard) for node in numbers])
 
 
 def _numbers_on_the_way(graph: Graph) -> list[LazyBuffer]:
-    """The single elements, made by sums or the like, that are held outside and not stored."""
+    """The single elements above a reduce that something outside holds and nothing stores."""
     inside = graph.external - graph.requested.keys()
     numbers = [node for node in inside if node.realized is None and storage_size(node.shape) == 1]
     if not numbers:
@@ -185,7 +182,7 @@ def _replaces_one_of(version: LazyBuffer, present: set[LazyBuffer]) -> bool:
 
 
 def _is_symbolic(node: LazyBuffer) -> bool:
-    """Whether a node brings a symbol in: the shapes of most follow from those of their sources."""
+    """True if a node introduces a symbol: most shapes follow from those of the sources."""
     is_leaf = not node.srcs or node.op is LoadOps.CUSTOM
     return (is_leaf and _has_expr(node.shape)) or _has_expr(node.arg)
 
@@ -195,32 +192,32 @@ def _has_expr(arg: object) -> bool:
         arg = arg.shape, arg.strides, arg.offset, arg.mask
     if not isinstance(arg, tuple):
         return isinstance(arg, Expr)
-    # A list is faster than a generator, and this is asked of every node of every schedule.
+    # A list is faster than a generator, and this runs for every node of every schedule.
     return any([type(part) is not int and _has_expr(part) for part in arg])
 
 
-# *** readers that this schedule does not know ***
+# *** readers outside of this schedule ***
 
 
-# What nothing refers to but a list shows how many references the counting itself makes.
+# The references that counting itself makes: those to an object in a list and nowhere else.
 (_OWN,) = map(sys.getrefcount, [object()])
 
 
 def referenced_from_outside(nodes: list[LazyBuffer], uses: Sequence[int]) -> list[int]:
-    """The numbers of the nodes that are referred to by more than this list, and their users in it.
+    """The numbers of the nodes with references other than this list's and their users' in it.
 
-    `uses` says how many these are. Who calls this has no other references to the nodes; but to
-    those to be computed, to which something outside refers anyway.
+    `uses` counts the users of each node. The caller must hold no other references, except to the
+    nodes to compute, which something outside refers to anyway.
     """
     counts = enumerate(map(sys.getrefcount, nodes))
     return [number for number, found in counts if found - uses[number] > _OWN]
 
 
 def _find_late_readers(graph: Graph) -> None:
-    """Decides what happens to old versions that are needed after this schedule.
+    """Decide how to preserve old versions that are needed after this schedule.
 
-    A node outside that was built on an old version either gets its value now, or the old version is
-    copied: whichever is less memory.
+    Either the nodes outside that read them are computed now, or the old versions are copied,
+    whichever takes less memory.
     """
     present = set(graph.order)
     replaced = _replaced_versions(graph)
@@ -241,7 +238,7 @@ def _find_late_readers(graph: Graph) -> None:
 
 
 def _replaced_versions(graph: Graph) -> list[LazyBuffer]:
-    """What the ASSIGNs of the schedule write over, as far as it has contents."""
+    """The versions that the ASSIGNs of the schedule overwrite, as far as they are stored."""
     found: dict[LazyBuffer, None] = {}
     for node in graph.order:
         if node.op is LoadOps.ASSIGN:
@@ -254,7 +251,7 @@ def _replaced_versions(graph: Graph) -> list[LazyBuffer]:
 
 
 def late_readers(graph: Graph) -> dict[LazyBuffer, frozenset[LazyBuffer]]:
-    """For each node, those referred to from outside that are made of it after this schedule."""
+    """For each node, the nodes held outside that will be computed from it after this schedule."""
     none: frozenset[LazyBuffer] = frozenset()
     readers: dict[LazyBuffer, frozenset[LazyBuffer]] = {}
     inherited: dict[LazyBuffer, frozenset[LazyBuffer]] = {}

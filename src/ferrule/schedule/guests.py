@@ -1,7 +1,8 @@
-"""Sums that are added up in another kernel, block after block, beside what that computes.
+"""Horizontal fusion of sums into a kernel that keeps their operand in blocks.
 
-A kernel that keeps a value in blocks has each block at hand once. Another kernel that does nothing
-but add up that value becomes its guest: the sums are made there, and the value is computed once.
+A kernel that keeps a value in blocks has each block in the cache once. Another kernel that only
+sums that value becomes its guest: the host adds each block to the guest's result in memory, and the
+value is computed once.
 """
 
 from __future__ import annotations
@@ -12,20 +13,21 @@ from ferrule.codegen.policy import keeps_tiles
 from ferrule.lazy import LazyBuffer
 from ferrule.ops import MovementOps
 from ferrule.schedule.costs import Costs
-from ferrule.schedule.fusion import MOST_NODES, Fusion, Visits
+from ferrule.schedule.fusion import MAX_NODES, Fusion, Visits
 from ferrule.schedule.graph import value_sources
 from ferrule.schedule.keep import Block, Keeping, find_block
 from ferrule.schedule.signature import Signature
 from ferrule.shape.layout import storage_size
 from ferrule.target import Target
 
-# How much longer sums over blocks may take than if their work were shared out evenly.
-_UNEVEN: Final = 1.25
+# Time of sums over blocks, relative to work that is shared out evenly among threads, up to which
+# kernels are fused. Not measured.
+_MAX_IMBALANCE: Final = 1.25
 
 
 @final
 class Guests:
-    """Finds the kernels among `fusions` that add up what another one keeps."""
+    """Finds the kernels among `fusions` that sum a value which another kernel keeps in blocks."""
 
     def __init__(
         self, costs: Costs, keeping: Keeping, target: Target, fusions: list[Fusion]
@@ -37,8 +39,9 @@ class Guests:
         self.fusions = fusions
 
     def invite(self, node: LazyBuffer, visits: Visits) -> None:
-        """One kernel for all that want a node, if one of them can keep it in blocks and the others
-        are sums over these blocks.
+        """Fuse the kernels that want a node, if one can keep it in blocks and the others sum these.
+
+        Changes `visits` to the kernel that remains.
         """
         if keeps_tiles(self.target):
             return
@@ -70,11 +73,11 @@ class Guests:
             return
 
     def _reduced_axes(self, node: LazyBuffer) -> set[int]:
-        """The axes along which a node's elements need one another, as those of a softmax do."""
+        """The axes along which a node's elements depend on one another, as those of a softmax."""
         axes: set[int] = set()
         seen = {node}
         stack = [node]
-        while stack and len(seen) < MOST_NODES:
+        while stack and len(seen) < MAX_NODES:
             current = stack.pop()
             for source in value_sources(current):
                 cost = self.costs[source]
@@ -88,7 +91,7 @@ class Guests:
         return axes
 
     def _can_attach(self, guest: Fusion, host: Fusion) -> bool:
-        """Whether a kernel is a sum and nothing else, and neither needs the other."""
+        """True if the guest is a sum and nothing else, and neither kernel needs the other."""
         if guest.host is host:
             return True
         if guest.host is not None or guest.guests or host.host is not None or guest.outer:
@@ -100,10 +103,10 @@ class Guests:
     def _summed_axis(
         self, node: LazyBuffer, block: Block, guest: Fusion, indices: dict[Signature, bool]
     ) -> int | None:
-        """The axis of a node along which a guest adds it up, block after block.
+        """The axis of a node along which a guest sums it, block after block; None if it cannot.
 
-        The block's axis is one of the guest's result. All further axes are too, and there are
-        enough of them for all threads.
+        All other axes have to be axes of the guest's result, the block's among them. Those other
+        than the block's need enough elements for all threads.
         """
         space = guest.space
         reduce = guest.first_reduce
@@ -122,10 +125,10 @@ class Guests:
         shared = [c for a, c in enumerate(signature) if a not in (block.axis, *summed)]
         chunks = space.evals(space.ranges(tuple(shared)))
         rounds = -(-chunks // self.threads)
-        return summed[0] if rounds * self.threads <= _UNEVEN * chunks else None
+        return summed[0] if rounds * self.threads <= _MAX_IMBALANCE * chunks else None
 
     def _attach(self, guest: Fusion, host: Fusion) -> None:
-        """What a guest computes belongs to its host's kernel from now on."""
+        """Make a kernel the guest of a host, so that both are one kernel."""
         if guest.host is host:
             return
         guest.host = host

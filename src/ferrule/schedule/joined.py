@@ -1,8 +1,8 @@
-"""Values joined from others (`cat`): each piece is computed in the place that it has in the whole.
+"""Concat elimination: each piece of a `cat` is computed in its place in the whole.
 
-A whole that gets memory would be a kernel that copies its pieces. Where other kernels store these
-anyway, they store them there, and are read from there; what remains of the whole are kernels for
-the other pieces, if there are any.
+A `cat` that gets memory would be a kernel that copies its pieces. Kernels that store a piece anyway
+store it in the memory of the whole, and its users read it there. The remaining pieces get kernels
+of their own.
 """
 
 from __future__ import annotations
@@ -22,40 +22,42 @@ from ferrule.schedule.views import dense, is_movement, reshape, unmoved
 from ferrule.shape.layout import storage_size
 from ferrule.shape.view import View
 
-_LEAST_SHARE: Final = 0.5
-"""Of a whole, what other kernels have to store of it: its memory is in use as soon as they do."""
-_MOST_OUTPUTS: Final = 16
-"""Of a kernel that stores something in several places."""
+_MIN_STORED_SHARE: Final = 0.5
+"""Fraction of a whole that other kernels have to store. Below it the whole's memory, which is in
+use from the first piece on, is not worth it. Not measured."""
+_MAX_OUTPUTS: Final = 16
+"""Outputs up to which a kernel stores one more copy of a result. Not measured: chosen for training
+steps of a GRU, whose gates belong to several wholes (2026-11-23)."""
 
 
 @final
 @dataclass(frozen=True)
 class Part:
-    """The part of a node's memory, `size` elements from `start` on, that a piece is in."""
+    """The part of a node's memory that holds a piece: `size` elements from `start` on."""
 
     memory: LazyBuffer
     start: int
     size: int
     layout: View
-    """Where in the part the elements of the piece are."""
+    """The view of the piece's elements in the part."""
 
 
 @final
 @dataclass(frozen=True)
 class Pieces:
-    """Which nodes are in the memory of others, and which are made of them."""
+    """The pieces, with the memory that they are in, and the wholes made of them."""
 
     parts: dict[LazyBuffer, Part] = field(default_factory=dict)
     of: dict[LazyBuffer, list[LazyBuffer]] = field(default_factory=dict)
-    """For a whole that no kernel computes: its pieces, which may be such wholes."""
+    """The pieces of each whole that no kernel computes. A piece may be such a whole itself."""
 
     @property
     def layouts(self) -> dict[LazyBuffer, View]:
-        """Where in their parts of memory the elements of pieces are."""
+        """The views of the pieces' elements in their parts of memory."""
         return {node: part.layout for node, part in self.parts.items()}
 
     def computed(self, node: LazyBuffer) -> list[LazyBuffer]:
-        """The nodes that are computed in a node's stead; itself, if it is."""
+        """The nodes that kernels compute for a node: its pieces, or itself."""
         found: list[LazyBuffer] = []
         waiting = [node]
         while waiting:
@@ -69,9 +71,10 @@ class Pieces:
 
 
 def place_pieces(graph: Graph, roots: set[LazyBuffer], tasks: list[Task], alignment: int) -> Pieces:
-    """Puts pieces into wholes; `tasks` loses those of the wholes, and gets some for other pieces.
+    """Place pieces in the memory of their wholes.
 
-    Parts of memory begin at multiples of `alignment` bytes.
+    `tasks` loses the wholes, and gains a task for each piece that no other kernel stores. Parts of
+    memory begin at multiples of `alignment` bytes.
     """
     wholes: list[LazyBuffer] = []
     is_skipped = graph.symbolic or "pieces" in config().FERRULE_SKIP
@@ -86,7 +89,7 @@ def place_pieces(graph: Graph, roots: set[LazyBuffer], tasks: list[Task], alignm
 
 
 def _may_be_joined(task: Task) -> bool:
-    """Whether all that a kernel stores looks like `cat`; most graphs have none."""
+    """True if all outputs of a kernel look like a `cat`; most graphs have no such kernel."""
     if task.kept:
         return False
     return all(_joined_value(root).op is TernaryOps.WHERE for root in task.outputs)
@@ -107,7 +110,7 @@ class _Joiner:
         self.tasks = tasks
         self.pieces: dict[LazyBuffer, list[LazyBuffer]] = {}
         self.places: dict[LazyBuffer, tuple[LazyBuffer, View]] = {}
-        """For a piece: in whose memory it is, and where; that one is in no other's."""
+        """The node in whose memory each piece is, and its view there. That node is no piece."""
         self._task_of = {root: task for task in tasks for root in task.outputs}
         self._reader = Reader(roots)
         self._late = late_readers(graph)
@@ -118,7 +121,7 @@ class _Joiner:
         self._fixed = _fixed(graph)
 
     def join(self, wholes: list[LazyBuffer]) -> None:
-        """Outer wholes first: what is a piece of one may be a whole itself."""
+        """Join wholes, outer ones first: a piece of one may be a whole itself."""
         position = {node: place for place, node in enumerate(self.graph.order)}
         for whole in sorted(wholes, key=lambda node: -position[node]):
             if whole in self._task_of:
@@ -146,7 +149,7 @@ class _Joiner:
             else:
                 others.append((value, place))
         made = [*places, *[node for node, _ in again]]
-        if sum(map(_size, made)) < _LEAST_SHARE * _size(whole):
+        if sum(map(_size, made)) < _MIN_STORED_SHARE * _size(whole):
             return
         for node in (whole, *passed):
             self._leave_out(node)
@@ -157,20 +160,20 @@ class _Joiner:
         self.places.update({node: (memory, place) for node, place in places.items()})
 
     def _leave_out(self, node: LazyBuffer) -> None:
-        """No kernel computes the node."""
+        """Remove the node from the outputs of its task."""
         task = self._task_of.pop(node)
         task.outputs.remove(node)
         if not task.outputs:
             self.tasks.remove(task)
 
     def _add(self, value: LazyBuffer) -> LazyBuffer:
-        """A piece that nothing else stores, as a node that a kernel of its own stores."""
+        """Add a task for a piece that no other kernel stores; returns the node it stores."""
         piece = self._copy(value)
         self.tasks.append(Task([piece]))
         return piece
 
     def _store_again(self, node: LazyBuffer) -> LazyBuffer:
-        """A piece that a kernel stores somewhere else, as another node that it stores."""
+        """Add a second output to the kernel that stores a piece; returns that output."""
         piece = self._copy(node)
         self._task_of[node].outputs.append(piece)
         return piece
@@ -183,7 +186,10 @@ class _Joiner:
     def _pieces(
         self, whole: LazyBuffer, view: View
     ) -> tuple[list[tuple[LazyBuffer, View]], list[LazyBuffer]] | None:
-        """What a whole is joined from, each with its place; and the stored values on the way."""
+        """The pieces of a whole with their views, and the stored partial joins between them.
+
+        None if the whole is no `cat`.
+        """
         value = _joined_value(whole)
         if value is not whole and value in self.roots:
             return None
@@ -207,14 +213,15 @@ class _Joiner:
         return [(source, _inside(inner, source, pads)) for source, pads in found], passed
 
     def _can_be_passed(self, node: LazyBuffer) -> bool:
-        """Whether a stored value is there for one user only, which will not need it."""
+        """True if a stored value has one user only, which does not need it once joined."""
         task = self._task_of.get(node)
         if task is None or len(task.outputs) > 1 or task.kept or node in self._fixed:
             return False
         return self._users[node] == 1 and not self._late[node]
 
     def _stored(self, value: LazyBuffer, view: View) -> tuple[LazyBuffer, View] | None:
-        """What a kernel stores that is `value`, moved, and where it is if `value` is at `view`;
+        """The output of a kernel that `value` only moves, with its view if `value` is at `view`.
+
         None if there is no such kernel.
         """
         while value not in self.roots and value.op in (MovementOps.RESHAPE, MovementOps.PERMUTE):
@@ -229,16 +236,14 @@ class _Joiner:
         return (value, view) if is_value and _has_rows(view) else None
 
     def _may_be_placed(self, node: LazyBuffer) -> bool:
-        """Whether what a kernel stores need not be anywhere but in a whole."""
+        """True if an output of a kernel needs no memory but its place in a whole."""
         return not (node in self._fixed or node in self.places or self._late[node])
 
     def _may_be_stored_again(self, node: LazyBuffer) -> bool:
-        """Whether a kernel may store what it stores in another place, too: only an element-wise one
-        may have several results.
-        """
+        """True if a kernel may store an output a second time: it is element-wise, and has room."""
         task = self._task_of[node]
         self._reader.find_reads(task)
-        return not task.has_reduce and len(task.outputs) < _MOST_OUTPUTS
+        return not task.has_reduce and len(task.outputs) < _MAX_OUTPUTS
 
 
 _Pads: TypeAlias = tuple[tuple[int, int], ...]
@@ -249,7 +254,7 @@ def _size(node: LazyBuffer) -> int:
 
 
 def _are_alike(condition: LazyBuffer, padded: LazyBuffer) -> bool:
-    """Whether a condition holds for what a padded value has inside."""
+    """True if a condition selects the inside of a padded value, and not its padding."""
     if condition.op is not MovementOps.PAD or padded.op is not MovementOps.PAD:
         return False
     if condition.realized is not None or padded.realized is not None:
@@ -258,7 +263,7 @@ def _are_alike(condition: LazyBuffer, padded: LazyBuffer) -> bool:
 
 
 def _fill(pieces: list[tuple[LazyBuffer, _Pads]]) -> bool:
-    """Whether padded values lie one after the other along one axis, without gaps."""
+    """True if padded values lie one after the other along one axis, without gaps."""
     axes = {axis for _, pads in pieces for axis, pair in enumerate(pads) if pair != (0, 0)}
     if len(axes) != 1:
         return False
@@ -273,7 +278,7 @@ def _fill(pieces: list[tuple[LazyBuffer, _Pads]]) -> bool:
 
 
 def _inside(view: View, source: LazyBuffer, pads: _Pads) -> View:
-    """Where a padded value's own elements are, if it is at `view`."""
+    """The view of a padded value's own elements, if the padded value is at `view`."""
     sizes = zip(pads, source.shape, strict=True)
     return view.shrink([(before, before + size) for (before, _), size in sizes])
 
@@ -288,15 +293,13 @@ def _part(memory: LazyBuffer, view: View, alignment: int) -> Part:
 
 
 def _has_rows(view: View) -> bool:
-    """Whether neighbours along the last axis are neighbours in memory."""
+    """True if the last axis is contiguous in memory."""
     steps = [stride for size, stride in zip(view.shape, view.strides, strict=True) if size != 1]
     return not steps or steps[-1] == 1
 
 
 def _fixed(graph: Graph) -> set[LazyBuffer]:
-    """The nodes that need the memory that they have by themselves: something else is written there,
-    or a copy or a runner of the user's reads it.
-    """
+    """The nodes that need memory of their own: a version, a copy or a user's runner uses it."""
     found: set[LazyBuffer] = set()
     for node in graph.everything:
         if node.op in (LoadOps.FROM, LoadOps.CUSTOM):

@@ -1,8 +1,8 @@
-"""Values that are kept inside a kernel: computed block by block, and read before the next block.
+"""Stages inside a kernel: a value is computed block by block, each read before the next.
 
-A value that a kernel wants many times, as the last contraction of attention wants its weights, need
-not go through memory. If all who want it stand in the same outer loops, the block of its elements
-that belongs to one iteration of these loops is computed there once and kept in the cache.
+A value that a kernel reads many times, as the last contraction of attention reads its weights, need
+not go through memory. If all its readers are in the same outer loops, one iteration of these
+computes the block that it needs and keeps it in the cache. Other compilers call this `compute_at`.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from ferrule.config import config
 from ferrule.lazy import LazyBuffer
 from ferrule.records import dataclass
 from ferrule.schedule.costs import Costs
-from ferrule.schedule.fusion import MOST_NODES, Fusion, Visits
+from ferrule.schedule.fusion import MAX_NODES, Fusion, Visits
 from ferrule.schedule.gains import Gains
 from ferrule.schedule.legality import (
-    ITERATIONS_PER_THREAD,
+    MIN_ITERATIONS_PER_THREAD,
     Legality,
     is_always_fused,
     rows_for_blocks,
@@ -28,23 +28,24 @@ from ferrule.shape.layout import storage_size
 from ferrule.shape.view import same
 from ferrule.target import Target
 
-# A block of fewer rows than a vector has lanes is not worth it; what a block may take of a stack.
-_MOST_BLOCK: Final = 2 << 20
+# Bytes of a thread's stack that the rows of a block, one for each lane of a vector, may take. Not
+# measured.
+_MAX_STACK_BYTES: Final = 2 << 20
 
 
 @final
 @dataclass(frozen=True)
 class Block:
-    """Where a node can be kept."""
+    """The block of a node that one iteration of the outer loops computes and keeps."""
 
     outer: int
     """The ranges of the outer loops, as bits."""
     at: Signature
     """The node's index; `ZERO` for the axis of the block."""
     axis: int
-    """The axis of the block: all of the node's elements along it."""
+    """The axis of the block, which has all of the node's elements along it."""
     nbytes: int
-    """The memory of one row: what is kept in one iteration of the outer loops, at most."""
+    """Bytes of one row, the most that one iteration of the outer loops keeps."""
 
     def signature(self, node: LazyBuffer, space: Space) -> Signature:
         """The index at which a kernel fills the block: a fresh range inside of the outer loops."""
@@ -62,8 +63,8 @@ def find_block(
     """The block that serves all of the indices at which one kernel wants a node.
 
     `outer` are the ranges around the kernel's other blocks, 0 if it has none. None if the indices
-    share no outer loops, or if those loops would compute an element twice; or if there were a block
-    for each result, unless that is meant.
+    share no outer loops, or if those loops would compute an element twice. None as well if each
+    result had a block of its own, unless `for_each_result`.
     """
     found = {_block(node, space, outer, signature) for signature in wanted}
     block = found.pop() if len(found) == 1 else None
@@ -97,7 +98,7 @@ def _block(node: LazyBuffer, space: Space, outer: int, signature: Signature) -> 
 
 @final
 class Keeping:
-    """Which values kernels keep in blocks on one target."""
+    """Decides which values kernels keep in blocks on one target."""
 
     def __init__(
         self,
@@ -113,15 +114,15 @@ class Keeping:
         self.legality = legality
         self.target = target
         self.external = external
-        """The nodes that somebody may ask for again."""
+        """The nodes that something outside of the schedule refers to."""
         self.without_blocks = without_blocks
+        """The kernels whose first output is one of these keep nothing."""
         self.is_skipped = "blocks" in config().FERRULE_SKIP
-        """The kernels of these keep nothing."""
-        self.iterations = ITERATIONS_PER_THREAD * target.max_threads
+        self.iterations = MIN_ITERATIONS_PER_THREAD * target.max_threads
         self.lanes = target.lanes(4)
 
     def kept_block(self, node: LazyBuffer, visits: Visits) -> Block | None:
-        """The block in which the only kernel that wants a node keeps it, if that pays."""
+        """The block in which the only kernel that wants a node keeps it; None if it gains nothing."""
         if len(visits) != 1 or self.is_skipped or is_always_fused(node):
             return None
         ((fusion, indices),) = visits.items()
@@ -134,7 +135,7 @@ class Keeping:
             or node in self.external
         ):
             return None
-        if fusion.nodes > MOST_NODES or len(fusion.buffers) > self.legality.most_buffers:
+        if fusion.nodes > MAX_NODES or len(fusion.buffers) > self.legality.most_buffers:
             return None
         rows = fusion.contraction is None or fusion.outer == fusion.space.outputs
         block = find_block(node, fusion.space, fusion.outer, indices, rows)
@@ -147,18 +148,18 @@ class Keeping:
         return block if pays else None
 
     def _reduces_rows(self, fusion: Fusion, indices: dict[Signature, bool]) -> bool:
-        """Whether a kernel wants nothing of a node but what several reduces make of its rows.
+        """True if only reduces of its rows, several of them, use a node in a GPU's kernel.
 
-        Blocks of threads go along the rows tile by tile, as if a contraction followed.
+        Blocks of threads then go along the rows tile by tile, as below a contraction.
         """
         return keeps_tiles(self.target) and bool(fusion.reduces) and len(indices) > 1
 
     def is_done_by_each(self, node: LazyBuffer, visits: Visits) -> bool:
-        """Whether each of several kernels computes for itself, in blocks, what a contraction gives.
+        """True if several kernels should each compute a node in blocks, contraction included.
 
-        For blocks of threads only, whose blocks are tiles. It takes the contraction's operations
-        again for each of the kernels; but the memory of the node, which is much larger than that
-        of all that it is made from, is what limits how large a problem may be.
+        Only blocks of threads do, since their blocks are tiles. Each kernel repeats the operations
+        of the contraction. But the node is much larger than the operands, so that its memory would
+        limit the size of a problem.
         """
         if len(visits) == 1 or self.is_skipped or is_always_fused(node):
             return False
@@ -167,18 +168,20 @@ class Keeping:
         return all(self._is_done_alone(node, {f: visits[f]}) for f in visits)
 
     def _is_done_alone(self, node: LazyBuffer, visits: Visits) -> bool:
-        """Whether a kernel could keep a node in a block, or make a block that it keeps from it."""
+        """True if a kernel could keep a node in a block, or compute a kept block from it."""
         ((fusion, _),) = visits.items()
         if self.kept_block(node, visits) is not None:
             return True
         return bool(fusion.outer) and self.legality.can_be_tiled(visits)
 
     def _has_room(self, block: Block, space: Space) -> bool:
-        """Whether rows of a block stay near a thread, and there are enough of them for all.
+        """True if the rows of a block fit the cache, and there are enough of them for all threads.
 
-        Blocks of threads have tiles of rows only, however long these are.
+        Blocks of threads keep tiles of rows only, so that rows of any length fit.
         """
         rows = space.evals(block.outer)
         if keeps_tiles(self.target):
             return rows >= rows_for_blocks(self.target)
-        return block.nbytes * self.lanes <= _MOST_BLOCK and rows >= self.lanes * self.iterations
+        return (
+            block.nbytes * self.lanes <= _MAX_STACK_BYTES and rows >= self.lanes * self.iterations
+        )

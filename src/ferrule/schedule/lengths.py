@@ -1,12 +1,12 @@
-"""Lengths that change from call to call, such as that of a sequence that grows.
+"""Dynamic shapes: one plan for lengths that change from call to call, as a growing sequence's.
 
-A kernel for one length is simpler and quicker than one for any, but it has to be compiled. So
-graphs that differ in nothing but sizes are collected in a *family*. After a few of them it is known
-which sizes change, and how they depend on one another; then there is a plan for all of them: that
-of a graph in which the lengths are variables. Values are laid out as they are for any one length.
+A kernel that is specialised for one length is simpler and faster, but has to be compiled. So graphs
+that differ in nothing but sizes are collected in a *family*. A few of them show which sizes change,
+and how they depend on one another. Then the family is generalised: one plan, of a graph in which
+the lengths are variables, serves them all. Memory is laid out as for a single length.
 
-Each graph's sizes are compared with what the plan says that they are, so that a wrong guess costs a
-plan, and no more. Axes of size 1 can be repeated, which is why these sizes are a part of the form.
+Each graph's sizes are compared with the plan's, so that a wrong guess costs a plan, and no more.
+Axes of size 1 can be repeated, so that these sizes are a part of the form.
 """
 
 from __future__ import annotations
@@ -37,31 +37,41 @@ Plan: TypeAlias = Callable[[Graph], Recipe]
 Numbers: TypeAlias = tuple[Hashable, ...]
 
 _ENOUGH: Final = 3
-"""How many graphs that differ in sizes have kernels of their own."""
+"""Graphs of a family that have kernels of their own before they are generalised. Not measured."""
 _OFTEN: Final = 32
-"""Sizes that come more often have kernels of their own, too: a model's layers, one by one."""
-# What is remembered has bounds, so that sizes that never come again do not fill memory.
+"""Uses of the same sizes above which they have kernels of their own again: a model may run its
+layers one by one. Not measured."""
+# Bounds of what is remembered, so that sizes that never come again do not fill memory. None of
+# them is measured.
 _MOST_COUNTED: Final = 4096
+"""Different sizes of one family whose uses are counted."""
 _MOST_SAMPLES: Final = 8
+"""Graphs of one family that are kept to find the laws of its sizes."""
 _MOST_LENGTHS: Final = 4
+"""Independent lengths of one family."""
 _MOST_FAMILIES: Final = 256
+"""Families, the least recently used being dropped."""
 _MOST_PLANS: Final = 64
-"""Of one family."""
+"""Plans of one family."""
 _LEAST_BOUND: Final = 64
-"""Lengths up to this have one plan, and so have those up to twice as many, and so on: costs are
-estimated for the greatest length, and intermediate results have memory for it."""
+"""The greatest length of the first plan; the next ones serve lengths up to 128, 256 and so on.
+Costs are estimated for the greatest length, and intermediate results have memory for it. Not
+measured."""
 _MOST_BYTES: Final = 1 << 26
+"""Bytes of a stored value above which each length has its own plan: compiling is then a small part
+of the time. Not measured."""
 _MOST_OPERATIONS: Final = 1 << 31
-"""Of what is stored, and of a kernel: with more, compiling is not what takes the time."""
+"""Operations of a kernel above which each length has its own plan. Not measured."""
 _STORE_SECONDS: Final = 0.3e-3
+"""Seconds of memory traffic that raise `_MOST_BYTES` on a fast device. Not measured."""
 _KERNEL_SECONDS: Final = 5e-3
-"""What a device does in so long may be more."""
+"""Seconds of operations that raise `_MOST_OPERATIONS` on a fast device. Not measured."""
 
 
 @final
 @dataclass(frozen=True)
 class _Sample:
-    """What may be different in another graph of the same form, in the order of its nodes."""
+    """The integers and numbers that may differ between graphs of one form, in order of nodes."""
 
     sizes: tuple[int, ...]
     offsets: tuple[int, ...]
@@ -69,12 +79,12 @@ class _Sample:
 
     @property
     def integers(self) -> tuple[int, ...]:
-        """Both kinds."""
+        """The sizes and the offsets."""
         return self.sizes + self.offsets
 
 
 def _sample(graph: Graph, key: tuple[Any, ...]) -> tuple[_Sample, Hashable]:
-    """What may change of a graph, and the rest of its key."""
+    """The sizes, offsets and numbers of a graph, and the rest of its key."""
     sizes: list[int] = []
     offsets: list[int] = []
     numbers: list[Hashable] = []
@@ -94,9 +104,9 @@ def _sample(graph: Graph, key: tuple[Any, ...]) -> tuple[_Sample, Hashable]:
 
 
 def _form(node: LazyBuffer, part: tuple[Any, ...], ones: tuple[bool, ...]) -> Hashable:
-    """A node's part of the key without sizes, but for those that are 1, offsets and numbers."""
+    """A node's part of the key without offsets, numbers, and sizes other than 1."""
     if node.realized is not None:
-        # See `Form`: the first is the shape, the third from the end how much memory it is.
+        # See `outline.parts_of`: the first is the shape, the third from the end the memory's size.
         return (ones, *part[1:-3], *part[-2:])
     if not node.srcs:
         return (node.op, ones, *part[4:])
@@ -106,7 +116,7 @@ def _form(node: LazyBuffer, part: tuple[Any, ...], ones: tuple[bool, ...]) -> Ha
 
 
 def _integers(node: LazyBuffer) -> tuple[Sequence[Any], Sequence[Any]]:
-    """The sizes and the offsets that a node brings in."""
+    """The sizes and the offsets that a node introduces."""
     arg = node.arg
     op = node.op
     if node.realized is not None:
@@ -120,13 +130,13 @@ def _integers(node: LazyBuffer) -> tuple[Sequence[Any], Sequence[Any]]:
 
 
 def _is_whole(node: LazyBuffer) -> bool:
-    """Whether a leaf is all of some memory, so that it has no more elements than its sizes say."""
+    """True for a leaf that is all of its memory, so that its sizes tell the number of elements."""
     buffer = node.realized
     return buffer is not None and buffer.base is buffer and buffer.size == prod_sint(node.shape)
 
 
 def _argument(node: LazyBuffer, sizes: Iterator[sint], offsets: Iterator[sint]) -> Any:
-    """The argument of a node with sources, with these in place of its integers."""
+    """The argument of a node with sources, with the next `sizes` and `offsets` as its integers."""
     arg = node.arg
     op = node.op
     if op is LoadOps.ASSIGN and arg is not None:
@@ -142,7 +152,7 @@ def _argument(node: LazyBuffer, sizes: Iterator[sint], offsets: Iterator[sint]) 
 @final
 @dataclass(frozen=True)
 class _Term:
-    """`factor` times the product of some lengths, which are named by numbers."""
+    """The product of `factor` and some lengths, which are named by numbers."""
 
     factor: int
     lengths: tuple[int, ...]
@@ -151,13 +161,13 @@ class _Term:
 @final
 @dataclass(frozen=True)
 class _Law:
-    """An integer of a graph as a function of the lengths."""
+    """An integer of a graph as a polynomial of the lengths."""
 
     terms: tuple[_Term, ...]
     constant: int = 0
 
     def of(self, lengths: Sequence[Any]) -> Any:
-        """Its value, or expression, for these lengths."""
+        """The value, or expression, of the integer for these lengths."""
         total = self.constant
         for term in self.terms:
             product = term.factor
@@ -168,9 +178,10 @@ class _Law:
 
 
 def _laws(samples: Sequence[Sequence[int]]) -> tuple[list[int], dict[int, _Law]] | None:
-    """Which of the integers are the lengths, and what those that change are by these.
+    """Split the changing integers into independent lengths and expressions of those.
 
-    None if they are too many. Those that change least are taken for lengths: others are multiples.
+    Returns the positions of the lengths, and the laws by position; None if there are too many
+    lengths. Integers that change least are taken for lengths, since others are multiples of them.
     """
     columns = list(zip(*samples, strict=True))
     changing = [place for place, column in enumerate(columns) if len(set(column)) > 1]
@@ -189,7 +200,7 @@ def _laws(samples: Sequence[Sequence[int]]) -> tuple[list[int], dict[int, _Law]]
 
 
 def _law(column: tuple[int, ...], lengths: Sequence[tuple[int, ...]]) -> _Law | None:
-    """What a column is in all samples."""
+    """The law of an integer that holds in all samples; None if there is none."""
     for law in _candidates(column, lengths):
         if all([law.of(row) == n for n, *row in zip(column, *lengths, strict=True)]):
             return law
@@ -213,7 +224,7 @@ def _candidates(column: tuple[int, ...], lengths: Sequence[tuple[int, ...]]) -> 
                 for sign in (1, -1):
                     terms = (_Term(1, (i,)), _Term(sign, (j,)))
                     yield _Law(terms, column[0] - lengths[i][0] - sign * lengths[j][0])
-                # So many parts of one length, and what is left.
+                # A multiple of one length, and a remainder.
                 factor, rest = divmod(column[0] - lengths[j][0], max(lengths[i][0], 1))
                 if rest == 0:
                     yield _Law((_Term(factor, (i,)), _Term(1, (j,))))
@@ -224,7 +235,7 @@ def _candidates(column: tuple[int, ...], lengths: Sequence[tuple[int, ...]]) -> 
 
 @final
 class _Family:
-    """Graphs of one form: some of them, the laws of their sizes, and plans for all lengths."""
+    """Graphs of one form: samples, the laws of their sizes, and plans for all lengths."""
 
     def __init__(self) -> None:
         self.samples: list[_Sample] = []
@@ -232,14 +243,14 @@ class _Family:
         self.lengths: list[int] = []
         self.laws: dict[int, _Law] | None = None
         self.numbers: list[int] = []
-        """Those that change."""
+        """The positions of the numbers that change."""
         self.plans: dict[tuple[Target, tuple[Length, ...]], Recipe | None] = {}
-        """By the variables with their bounds; None where there is no plan for these."""
+        """The plans by target and variables with bounds; None where there can be no plan."""
         self.uses: dict[tuple[int, ...], int] = {}
-        """How often graphs with these integers came."""
+        """The number of graphs with these integers so far."""
 
     def values(self, now: _Sample) -> list[int] | None:
-        """The lengths of a graph; None where no law is known, or it breaks one."""
+        """The lengths of a graph; None if laws are unknown, or broken, or the sizes come often."""
         integers = now.integers
         if len(self.uses) >= _MOST_COUNTED:
             self.uses.clear()
@@ -268,7 +279,7 @@ class _Family:
         return all([place in changed for place, (number, first) in pairs if number != first])
 
     def _learn(self, now: _Sample) -> None:
-        """One more sample; graphs that differ in offsets alone are another module's concern."""
+        """Learn from one more sample; `offsets.py` handles graphs that differ in offsets alone."""
         is_new = self.laws is not None or now.sizes not in self.seen
         if not is_new or len(self.samples) >= _MOST_SAMPLES:
             return
@@ -291,12 +302,12 @@ _families: OrderedDict[Hashable, _Family] = OrderedDict()
 def schedule_of_any_length(
     graph: Graph, key: tuple[Any, ...], plan: Plan, target: Target
 ) -> Schedule | None:
-    """The schedule of a graph by a plan for all lengths; None where there is none.
+    """The schedule of a graph by a plan for all lengths; None if there is none.
 
-    `key` is that of the graph's form, for which there is no recipe; `plan` is for `target`.
+    `key` is the key of the graph's form, for which there is no recipe; `plan` plans for `target`.
     """
     if graph.symbolic or any([node.op is LoadOps.CUSTOM for node in graph.everything]):
-        return None  # a runner of the user's, or the reader of a file, is for this very size
+        return None  # a user's runner, or the reader of a file, works for this size only
     now, form = _sample(graph, key)
     family = _families.get(form)
     if family is None:
@@ -326,7 +337,7 @@ def schedule_of_any_length(
 
 
 def _bounds(length: int) -> tuple[int, int]:
-    """Between which numbers, inclusive, lengths have the same plan as this one."""
+    """The least and the greatest length that have the same plan as this one."""
     if length <= _LEAST_BOUND:
         return (min(length, 1), _LEAST_BOUND)
     greatest = 1 << (length - 1).bit_length()
@@ -334,7 +345,7 @@ def _bounds(length: int) -> tuple[int, int]:
 
 
 def _number_leaves(graph: Graph, changed: Sequence[int]) -> dict[LazyBuffer, LazyBuffer]:
-    """For the constants that change, by their places among all: one element in memory."""
+    """A leaf of one element for each constant that changes; `changed` has their positions."""
     if not changed:
         return {}
     import numpy as np
@@ -358,9 +369,9 @@ def _generalised(
     count: int,
     leaves: Mapping[LazyBuffer, LazyBuffer],
 ) -> Graph | None:
-    """A graph with other integers, `count` of which are sizes, and leaves for some constants.
+    """The graph with other integers, `count` of which are sizes, and leaves for some constants.
 
-    None where it is not certain that shapes fit, whatever the lengths are.
+    None if shapes may not fit for some lengths.
     """
     sizes, offsets = iter(integers[:count]), iter(integers[count:])
     twins: dict[LazyBuffer, LazyBuffer] = {}
@@ -398,9 +409,9 @@ def _twin(
     twins: Mapping[LazyBuffer, LazyBuffer],
     leaf: LazyBuffer | None,
 ) -> LazyBuffer | None:
-    """A node with these integers, of the twins of its sources; itself where nothing is different.
+    """The node with its `own` new integers on the twins of its sources; itself if all is equal.
 
-    None where its shape is not certain.
+    None if its shape is not certain.
     """
     sizes, offsets = own
     changes = not all([isinstance(n, int) for n in (*sizes, *offsets)])
@@ -424,7 +435,7 @@ def _twin(
 
 
 def _shape(node: LazyBuffer, srcs: tuple[LazyBuffer, ...], arg: Any) -> Shape | None:
-    """The shape of such a node; None where it is not certain that its sources fit."""
+    """The shape of a node with these sources and argument; None if they may not fit."""
     shapes = [source.shape for source in srcs]
     if node.op is LoadOps.FROM:
         return None  # what is copied to another device is all of some memory
@@ -435,13 +446,15 @@ def _shape(node: LazyBuffer, srcs: tuple[LazyBuffer, ...], arg: Any) -> Shape | 
         return None
     try:
         return infer(node.op, [(source.shape, source.dtype) for source in srcs], arg)[0]
-    except OpError:  # these sizes are equal for other reasons, or by chance
+    except OpError:  # sizes that must be equal follow different laws
         return None
 
 
 def _planned(graph: Graph, plan: Plan, target: Target) -> Recipe | None:
-    """The plan of a graph with symbolic sizes; None where these do not show that views fit, or
-    what is stored is so much, or a kernel runs so long, that one for each length is worth it.
+    """The plan of a graph with symbolic sizes.
+
+    None if it is uncertain that views fit. None as well if values are so large, or kernels run so
+    long, that a plan for each length is worth its compilation.
     """
     try:
         recipe = plan(graph)

@@ -1,7 +1,7 @@
-"""Element-wise tasks that do not depend on one another become one kernel.
+"""Horizontal fusion of element-wise tasks that do not depend on one another.
 
-What is saved is the start of a kernel, and the wait for the last thread at its end: an optimiser's
-updates of all parameters become one kernel or two. Tasks so large that neither counts stay apart.
+It saves the launch of a kernel, and the wait for the last thread at its end: an optimiser's updates
+of all parameters become one kernel or two. Tasks so large that neither counts stay apart.
 """
 
 from __future__ import annotations
@@ -11,18 +11,21 @@ from typing import Final, final
 from ferrule.schedule.slots import Slots
 from ferrule.schedule.tasks import Task
 
-# Beside the time that so many bytes take, the start of a kernel does not count.
-_MOST_BYTES: Final = 1 << 26
-# Of one kernel: the time to make it grows with both.
-_MOST_BUFFERS: Final = 64
-_MOST_NODES: Final = 1000
-# Merging looks at each pair of a task and a group; beyond this it would cost more than it saves.
-_MOST_TASKS: Final = 2000
+# Bytes that a task reads and writes up to which it is merged: beside the time of more, a launch
+# does not count. Not measured.
+_MAX_BYTES: Final = 1 << 26
+# Buffers of one kernel; the time to compile it grows with them. Not measured.
+_MAX_BUFFERS: Final = 64
+# Nodes of one kernel; the time to compile it grows with them. Not measured.
+_MAX_NODES: Final = 1000
+# Tasks of a graph up to which they are merged. Each is compared with each group, which takes longer
+# than it saves for more. Not measured.
+_MAX_TASKS: Final = 2000
 
 
 @final
 class _Group:
-    """Tasks that will be one. `members` is a set of tasks, as bits."""
+    """Tasks that become one kernel. `members` is the set of them, as bits."""
 
     def __init__(self, task: Task, member: int) -> None:
         self.tasks = [task]
@@ -35,16 +38,16 @@ class _Group:
         if task.outputs[0].device != first.outputs[0].device or task.instead != first.instead:
             return False
         buffers = self.buffers + len(task.outputs) + len(task.reads)
-        return buffers <= _MOST_BUFFERS and self.nodes + task.nodes <= _MOST_NODES
+        return buffers <= _MAX_BUFFERS and self.nodes + task.nodes <= _MAX_NODES
 
 
 def merge_small(order: list[Task], after: dict[Task, set[Task]], slots: Slots) -> list[Task]:
-    """The tasks of `order`, some of them merged; to be ordered again.
+    """The tasks of `order`, some of them merged; the caller orders them again.
 
-    `after` has, for each task, those that must run after it.
+    `after` has the tasks that must run after each task.
     """
     candidates = [task for task in order if _is_small(task, slots)]
-    if len(candidates) < 2 or len(order) > _MOST_TASKS:
+    if len(candidates) < 2 or len(order) > _MAX_TASKS:
         return order
     bit = {task: 1 << place for place, task in enumerate(order)}
     before = _all_before(order, after, bit)
@@ -63,13 +66,13 @@ def merge_small(order: list[Task], after: dict[Task, set[Task]], slots: Slots) -
 def _is_small(task: Task, slots: Slots) -> bool:
     if not task.is_kernel or task.has_reduce:
         return False
-    return sum(slots[node].nbytes for node in (*task.outputs, *task.reads)) <= _MOST_BYTES
+    return sum(slots[node].nbytes for node in (*task.outputs, *task.reads)) <= _MAX_BYTES
 
 
 def _all_before(
     order: list[Task], after: dict[Task, set[Task]], bit: dict[Task, int]
 ) -> dict[Task, int]:
-    """For each task, all that must run before it, directly or not."""
+    """The tasks that must run before each task, directly or not, as bits."""
     before = dict.fromkeys(order, 0)
     for task in order:
         upto = before[task] | bit[task]
@@ -87,7 +90,7 @@ def _find_group(groups: list[_Group], task: Task, before: int) -> _Group | None:
 
 
 def _add(group: _Group, task: Task, member: int, before: dict[Task, int]) -> None:
-    """The group grows, and what runs after one of its members runs after all of them."""
+    """Add a task to a group: all that runs after one of its members runs after all of them."""
     earlier = before[group.tasks[0]] | before[task]
     group.tasks.append(task)
     group.members |= member

@@ -1,9 +1,9 @@
 """Offsets that change from call to call, such as those of random crops.
 
-Where a part of memory begins is no business of the kernels that read it: they are given that part
-as a buffer. So a graph with such parts gets a *stand-in*, in which they are leaves of their own. It
-has the same form wherever they begin, and so the same recipe. Other offsets that change, as those
-of a crop of what is padded, become variables in it, which kernels are given as numbers.
+Kernels need not know where a part of memory begins: they are given that part as a buffer. So a
+graph with such parts gets a *stand-in*, in which the parts are leaves. Its form, and so its recipe,
+is the same wherever the parts begin. Other changing offsets, such as those of a crop of a padded
+value, become variables in the stand-in.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ Axes = tuple[int, ...]
 
 
 def offsets_of(node: LazyBuffer) -> tuple[Any, ...]:
-    """Where a part begins on each axis, or in memory; what is in front of a padded value."""
+    """The offsets of a node: a slice's on each axis, a version's in memory, padding in front."""
     if node.realized is not None or node.arg is None:
         return ()
     if node.op is LoadOps.ASSIGN:
@@ -38,7 +38,7 @@ def offsets_of(node: LazyBuffer) -> tuple[Any, ...]:
 
 
 def without_offsets(part: Any) -> Any:
-    """A part of a graph's key without these: `x[i] = v` is of one form for all `i`."""
+    """A node's part of the graph's key without offsets: `x[i] = v` has one form for all `i`."""
     if isinstance(part, tuple) and len(part) > 2:
         op, sources, arg = part[:3]
         if op in FORMS and FORMS[op].offsets(arg):
@@ -51,14 +51,14 @@ def without_offsets(part: Any) -> Any:
 @final
 @dataclass(frozen=True)
 class StandIn:
-    """A graph that computes what another one does."""
+    """A graph that computes the same values as another one, the original."""
 
     graph: Graph
     originals: Mapping[LazyBuffer, LazyBuffer]
-    """For its nodes that are not the other graph's: those that they stand for."""
+    """The original's node for each node of the stand-in that is a new one."""
 
     def named(self, schedule: Schedule) -> Schedule:
-        """A schedule for this graph as one for the other."""
+        """The schedule of this graph with the results of the original's nodes."""
         results = [(self.originals.get(node, node), buffer) for node, buffer in schedule.results]
         return Schedule(schedule.recipe, schedule.values, schedule.buffers, results)
 
@@ -66,10 +66,10 @@ class StandIn:
 def stand_in(
     graph: Graph, changed: Set[tuple[int, int]], alignment: int, may_vary: bool
 ) -> StandIn | None:
-    """A graph without the offsets that changed; None where nothing would be won.
+    """The stand-in of a graph, without the offsets that changed; None if it would gain nothing.
 
     `changed` has the numbers of nodes and axes. Parts begin at multiples of `alignment` bytes.
-    Variables are allowed if `may_vary`.
+    Offsets may become variables only if `may_vary`.
     """
     axes: dict[LazyBuffer, Axes] = {}
     for number, axis in sorted(changed):
@@ -78,8 +78,8 @@ def stand_in(
     written = _written(graph)
     parts = {node: part for node in axes if (part := _part(node, written, alignment)) is not None}
     others = {node: chosen for node, chosen in axes.items() if node not in parts}
-    # Of memory that exists kernels are given parts anyway, if it is planned where these begin. And
-    # that one reads what it overwrites is known only then: `x[i:j] += y`.
+    # A plan for fixed offsets gives kernels parts of existing memory anyway. It also sees that one
+    # kernel reads what it overwrites, as in `x[i:j] += y`.
     moved = [node for node in others if node.op is not LoadOps.ASSIGN]
     if not may_vary or (moved and all([_is_in_memory(node) for node in others])):
         others = {}
@@ -92,7 +92,7 @@ def stand_in(
 
 
 def replaced(graph: Graph, twins: Mapping[LazyBuffer, LazyBuffer], symbolic: bool) -> StandIn:
-    """A graph with other nodes in place of some, and of all that are made of these."""
+    """The stand-in in which `twins` replace nodes; all users of these have twins as well."""
     requested = dict.fromkeys([twins.get(node, node) for node in graph.requested])
     order = toposort(requested)
     everything = order if graph.order is graph.everything else toposort(requested, everything=True)
@@ -103,7 +103,7 @@ def replaced(graph: Graph, twins: Mapping[LazyBuffer, LazyBuffer], symbolic: boo
 
 
 def _written(graph: Graph) -> set[Buffer]:
-    """The memory from before that some version in the graph may be written to."""
+    """The existing memory that versions in the graph may be written to."""
     found: set[Buffer] = set()
     for node in graph.everything:
         if node.op is LoadOps.ASSIGN:
@@ -114,7 +114,7 @@ def _written(graph: Graph) -> set[Buffer]:
 
 
 def _is_in_memory(node: LazyBuffer) -> bool:
-    """Whether a version is in memory that exists, or something moved is a part of such memory."""
+    """True for a version in existing memory, or a movement that is a part of such memory."""
     if node.op is not LoadOps.ASSIGN:
         return _part_of(node) is not None
     memory = node
@@ -124,16 +124,16 @@ def _is_in_memory(node: LazyBuffer) -> bool:
 
 
 def _memory(node: LazyBuffer) -> Buffer | None:
-    """The memory that exists which a part, or a version, is one of."""
+    """The existing memory below a chain of movements and versions; None if there is none."""
     while node.realized is None and (node.op is LoadOps.ASSIGN or is_movement(node)):
         node = node.srcs[0]
     return node.realized
 
 
 def _part_of(node: LazyBuffer) -> tuple[Buffer, View, int] | None:
-    """The memory that exists, the view of it which a node is by being moved, and its offset.
+    """The existing memory that a node moves, its view of that, and the view's offset.
 
-    What is padded is none: whether a part of it is, in the middle, would depend on its place.
+    None below a PAD: whether a part holds padding would depend on its offset.
     """
     leaf = node
     while is_movement(leaf):
@@ -149,8 +149,9 @@ def _part_of(node: LazyBuffer) -> tuple[Buffer, View, int] | None:
 
 
 def _part(node: LazyBuffer, written: Set[Buffer], alignment: int) -> LazyBuffer | None:
-    """The same elements as a view of a leaf that is no more than what they are in; None if they are
-    no part of memory that exists, or it is written to meanwhile.
+    """The node's elements as a view of a leaf that spans no more memory than they do.
+
+    None if they are no part of existing memory, or that memory is in `written`.
     """
     found = _part_of(node)
     if found is None:
@@ -167,7 +168,7 @@ def _part(node: LazyBuffer, written: Set[Buffer], alignment: int) -> LazyBuffer 
 
 
 def _reach(view: View) -> tuple[int, int]:
-    """How far elements are from the first one, in front of it and behind it."""
+    """The greatest distances of elements before and after the first one in memory, in elements."""
     below = above = 0
     for size, stride in zip(view.shape, view.strides, strict=True):
         assert isinstance(size, int)
@@ -180,7 +181,7 @@ def _reach(view: View) -> tuple[int, int]:
 def _twins(
     graph: Graph, parts: Mapping[LazyBuffer, LazyBuffer], varying: Mapping[LazyBuffer, Axes]
 ) -> dict[LazyBuffer, LazyBuffer]:
-    """For all nodes that are made of a part, or of something at a variable offset, another node."""
+    """Twins for all nodes that are made of a part, or of a node with a variable offset."""
     twins = dict(parts)
     variables = 0
     for node in graph.everything:

@@ -1,4 +1,4 @@
-"""What a graph looks like, as a key by which one that was scheduled before is found again."""
+"""The graph key: a description of a graph by which an earlier plan of an equal one is found."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Part: TypeAlias = tuple[Any, ...]
 
 
 def is_known(node: LazyBuffer) -> bool:
-    """Whether equal nodes do the same: not those that a runner of the user's computes."""
+    """True if equal nodes compute the same; not certain of nodes with an impure user's runner."""
     is_run = node.op is LoadOps.CUSTOM and bool(node.srcs)
     return not is_run or getattr(node.arg, "is_pure", False)
 
@@ -30,16 +30,16 @@ def is_known(node: LazyBuffer) -> bool:
 def parts_of(
     nodes: Sequence[LazyBuffer], anywhere: Set[LazyBuffer] = frozenset()
 ) -> tuple[list[Part], dict[LazyBuffer, int], list[int]]:
-    """What planning looks at of each node, sources before users; their numbers, by which sources
-    are named in it; and how often each is a source.
+    """The part of the key for each node, the number of each node, and its count of uses.
 
-    It is the same for the nodes `anywhere` wherever in their memory they are.
+    A part holds all that planning looks at of a node. Nodes come after their sources, which parts
+    name by number. The parts of the nodes `anywhere` leave out their offset in memory.
     """
     parts: list[Part] = []
     note = parts.append
     numbers: dict[LazyBuffer, int] = {}
     uses = [0] * len(nodes)
-    things: dict[int, int] = {}  # memory and owners, in the order in which they are met
+    things: dict[int, int] = {}  # numbers of memory and owners, in the order of the walk
     is_watched = this_thread.state.watched_since is not None
     custom = LoadOps.CUSTOM
     for place, node in enumerate(nodes):
@@ -63,7 +63,7 @@ def parts_of(
             for number in sources:
                 uses[number] += 1
             if op is custom:
-                # What a runner of the user's does is not known: it is equal to none.
+                # Nothing is known of a user's runner, so that it is equal to no other.
                 runner = node.arg if is_known(node) else object()
                 note((op, sources, runner, node.shape, node.dtype, node.device, owner))
             else:
@@ -75,7 +75,7 @@ def parts_of(
 
 
 def _note_others(nodes: Sequence[LazyBuffer]) -> None:
-    """Notes, in a capture, that nodes are computed which another thread made meanwhile."""
+    """Note, in a capture, that the graph has nodes that another thread made meanwhile."""
     state = this_thread.state
     last, _ = state.kept
     recent = [node for node in nodes if node.serial > last and node.maker not in (None, state)]
@@ -85,10 +85,10 @@ def _note_others(nodes: Sequence[LazyBuffer]) -> None:
 
 @final
 class Outline:
-    """What there is to compute, before anything is known of it but whether it was seen before.
+    """The nodes to compute with their key, made before anything else is known of the graph.
 
-    `key` holds all that planning looks at, so that a second graph with an equal key needs neither
-    to be looked at more closely nor to be planned.
+    `key` holds all that planning looks at. A second graph with an equal key needs neither analysis
+    nor a plan.
     """
 
     def __init__(self, roots: Iterable[LazyBuffer]) -> None:
@@ -103,5 +103,5 @@ class Outline:
         self.key: tuple[Hashable, ...] = (*self.parts, asked, tuple(self.outside))
 
     def graph(self) -> Graph:
-        """The graph, with all that is decided before it is planned."""
+        """The graph, with the decisions that come before its plan, such as copies of versions."""
         return graph_of(self.requested, self.nodes, self.outside)

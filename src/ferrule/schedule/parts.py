@@ -1,8 +1,8 @@
-"""A kernel with a long reduce as two: one that combines parts, and one that combines these.
+"""Split a kernel with a long reduce into two: one reduces parts, the other combines the parts.
 
-Where a device has blocks of threads, a kernel of few results leaves most of it idle. How many parts
-are worth a second kernel is code generation's to say (`codegen/grid/parts.py`); what is here writes
-the two ASTs. Parts are combined in their order, so that the bits are the same each time.
+A kernel of few results leaves most of a GPU idle. Code generation decides how many parts are worth
+a second kernel (`codegen/grid/parts.py`); this module writes the two ASTs. Parts are combined in
+their order, so that the bits are the same each time.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from ferrule.shape.shapetracker import ShapeTracker
 
 
 def in_parts(ast: LazyOp, parts: Parts, number: int) -> tuple[LazyOp, LazyOp]:
-    """The ASTs of both kernels; the parts are in the buffers of that number and the next ones.
+    """The ASTs of both kernels. The parts are in the buffers `number`, `number + 1` and so on.
 
-    A reduce becomes one along an axis of its own, outside of all others in memory, so that what the
-    first kernel stores is as contiguous as the results are.
+    The parts have an axis of their own, the outermost in memory. So the first kernel's stores are
+    as contiguous as the results.
     """
     stores, whole = [], {}
     for place, reduce in enumerate(parts.reduces):
@@ -44,7 +44,7 @@ def _partial(reduce: LazyOp, parts: Parts) -> LazyOp:
 
 
 def _split(value: LazyOp, parts: Parts) -> LazyOp:
-    """A value with the parts of an axis as an axis of their own, the first."""
+    """The value with an axis split into parts, whose number is the first axis."""
     shape, axis = value.shape, parts.axis
     inside = (*shape[:axis], parts.count, shape[axis] // parts.count, *shape[axis + 1 :])
     order = (axis, *(a for a in range(len(inside)) if a != axis))
@@ -52,9 +52,7 @@ def _split(value: LazyOp, parts: Parts) -> LazyOp:
 
 
 def numbered(ast: LazyOp) -> tuple[LazyOp, list[int]]:
-    """An AST with its buffers numbered as they are met, after those that it stores to; and the
-    numbers that they had.
-    """
+    """The AST with its buffers renumbered, those stored to first, and their old numbers."""
     memories = [node for node in ast.toposort() if isinstance(node.arg, MemBuffer)]
     memories.sort(key=lambda node: node.op is not BufferOps.STORE)
     old = list(dict.fromkeys(node.arg.idx for node in memories))
@@ -69,7 +67,7 @@ def numbered(ast: LazyOp) -> tuple[LazyOp, list[int]]:
 
 
 def _accumulated(dtype: DType) -> DType:
-    """What a reduce of a dtype is combined in."""
+    """The dtype in which a reduce of `dtype` accumulates: float32 for narrower floats."""
     narrow = dtypes.is_float(dtype) and dtype.itemsize < 4
     return dtypes.float32 if narrow else dtype
 

@@ -1,9 +1,8 @@
-"""Schedules to be used again: a graph of the same form has the same kernels.
+"""Execution plans that serve every graph of the same form.
 
-The form of a graph is its nodes in order, with sources and memory named by numbers. It says which
-nodes share memory, which were asked for, which are referred to from outside, and whose memory was
-handed out; all that the scheduler looks at. A recipe is a schedule that names nodes, too, by
-numbers.
+The form of a graph is its nodes in order, with sources and memory named by numbers. It holds all
+that the scheduler looks at: which nodes share memory, which were requested, which something outside
+refers to, and whose memory was handed out. A recipe is a schedule that names nodes by numbers, too.
 """
 
 from __future__ import annotations
@@ -31,8 +30,7 @@ _NO_LENGTHS: Final[Mapping[Expr, int]] = {}
 @final
 @dataclass(frozen=True)
 class Place:
-    """Memory that kernels use: that of a node, a part of an arena or of another place, or new
-    memory of its own."""
+    """Memory that kernels use: a node's, a part of an arena or of another place, or new memory."""
 
     device: str
     dtype: DType
@@ -41,7 +39,7 @@ class Place:
     """The number of a node that has this memory already."""
     arena: int | None = None
     offset: int = 0
-    """In what it is a part of, in elements."""
+    """The offset in the memory that it is a part of, in elements."""
     whole: int | None = None
     """The number of the place that it is a part of, which comes before it."""
     table: Buffer | None = None
@@ -63,8 +61,7 @@ class Step:
 class Schedule:
     """Kernels to run in order, and the buffers that the nodes have once they have run.
 
-    `buffers` has the memory of each place that the steps name, `values` those of the variables of
-    each step.
+    `buffers` has the memory of each place, `values` the values of each step's variables.
     """
 
     def __init__(
@@ -90,11 +87,11 @@ class Schedule:
 
     @property
     def items(self) -> list[ScheduleItem]:
-        """The same, as they are handed to others."""
+        """The steps as the items that `create_schedule` returns."""
         return [_item(step, used, values) for step, used, values in self.runs()]
 
     def commit(self) -> None:
-        """Tells the nodes where their values are."""
+        """Give the nodes the buffers of their values."""
         for node, buffer in self.results:
             node.set_realized(buffer)
 
@@ -111,10 +108,10 @@ class Recipe:
 
     places: tuple[Place, ...]
     arenas: tuple[tuple[str, int], ...]
-    """The device and the size in bytes of each."""
+    """The device and the size in bytes of each arena."""
     steps: tuple[Step, ...]
     results: tuple[tuple[int, int], ...]
-    """Numbers of nodes, and of the places where their values are afterwards."""
+    """Pairs of a node's number and the number of the place that has its value afterwards."""
 
     def follow(
         self,
@@ -124,7 +121,8 @@ class Recipe:
     ) -> Schedule:
         """The schedule for `nodes`, which have the form that the recipe was made for.
 
-        `values` holds, for each step, those of its variables; `lengths` those in places' sizes.
+        `values` holds the values of each step's variables, `lengths` those of variables in the
+        sizes of places. Raises `MemoryError` with a note that names the largest values.
         """
         try:
             buffers = self._buffers(nodes, lengths)
@@ -135,9 +133,9 @@ class Recipe:
         return Schedule(self, values, buffers, results)
 
     def renumbered(self, numbers: Mapping[int, int], nodes: Sequence[LazyBuffer]) -> Recipe:
-        """The same for a graph that has other numbers for the `nodes` of this one, and lacks some.
+        """The recipe for a graph in which the `nodes` have other `numbers`, or are missing.
 
-        Of those that it lacks nobody knows but the recipe: what they have in memory is in there.
+        The recipe itself holds the memory of missing nodes, such as the tables of a template.
         """
         places = []
         for place in self.places:
@@ -153,21 +151,22 @@ class Recipe:
 
     @cached_property
     def kernels(self) -> dict[str, list[LazyOp]]:
-        """The ASTs of the steps that are kernels, by their device."""
+        """The ASTs of the steps that are kernels, grouped by device."""
         devices = [self.places[step.places[0]].device for step in self.steps]
         return kernels_by_device(zip(devices, [step.ast for step in self.steps], strict=True))
 
     @cached_property
     def last_to_raise(self) -> int:
-        """The number of the last step that is a function of the host, which may raise; 0 if only
-        the first is, or none.
+        """The number of the last step that is a function of the host, which may raise.
+
+        0 if there is none, or only the first step is one.
         """
         steps = enumerate(self.steps)
         return max([n for n, step in steps if step.ast.op is LoadOps.CUSTOM], default=0)
 
     @cached_property
     def writes_over(self) -> bool:
-        """Whether a step writes to memory that a node has already."""
+        """True if a step writes to memory that a node has already."""
         written = [place for step in self.steps for place in step.places[: step.outputs]]
         return any([self._has_contents(self.places[place]) for place in written])
 
@@ -178,7 +177,7 @@ class Recipe:
         )
 
     def _largest(self) -> str:
-        """The shapes of the values that take most memory, for a message."""
+        """The shapes of the three values that take most memory, for a message."""
         stored: dict[str, int] = {}
         for step in self.steps:
             roots = step.ast.src if step.ast.op is BufferOps.SINK else (step.ast,)
@@ -222,7 +221,7 @@ def _memory(place: Place, nodes: Sequence[LazyBuffer], size: sint) -> Buffer:
 
 
 def kernels_by_device(steps: Iterable[tuple[str, LazyOp]]) -> dict[str, list[LazyOp]]:
-    """The ASTs that are kernels, of steps with a device and an AST each."""
+    """The ASTs of kernels, grouped by device; `steps` are pairs of a device and an AST."""
     found: dict[str, list[LazyOp]] = {}
     for device, ast in steps:
         if not isinstance(ast.op, LoadOps):
@@ -235,10 +234,10 @@ def kernels_by_device(steps: Iterable[tuple[str, LazyOp]]) -> dict[str, list[Laz
 
 @final
 class Form:
-    """What a graph looks like: `key` is equal for graphs that one recipe serves.
+    """The form of a graph: `key` is equal for graphs that one recipe serves.
 
-    None where there is no such key: for runners of the user's, or a variable with two values.
-    `values` holds the variables' values. `parts` are those of the graph's nodes, if they are known.
+    `key` is None for graphs with a user's runner, or with two values of one variable. `values` has
+    the values of variables. `parts` are the nodes' parts of the key, if they are known.
     """
 
     def __init__(self, graph: Graph, parts: Sequence[Part] | None = None) -> None:
@@ -249,7 +248,7 @@ class Form:
             parts, *_ = parts_of(graph.everything, graph.parts)
         key = [self._free(part) for part in parts] if graph.symbolic else list(parts)
         numbers = {node: number for number, node in enumerate(graph.everything)}
-        # Who refers to a constant makes no difference: that gets no memory.
+        # References to a constant make no difference, since it gets no memory.
         held = [node for node in graph.external if node.op is not LoadOps.CONST]
         waiting = [node for node in held if node.realized is None]
         for what, nodes in (
@@ -262,7 +261,7 @@ class Form:
             self.key = tuple(key)
 
     def _free(self, arg: Any) -> Any:
-        """An argument without bound values, which go to `values`."""
+        """The argument with variables for bound values, which go to `values`."""
         if isinstance(arg, tuple):
             return tuple([self._free(part) for part in arg])
         if isinstance(arg, View):

@@ -2,9 +2,9 @@
 
 An element-wise operation has the same bits in every kernel. A sum of floats has not: the schedule
 of a kernel decides in which order it adds up, and which products it adds without rounding them
-first. That is harmless where the result is used by continuous functions, and wrong where a
-discontinuous one tells two roundings of one value apart: `y == y.max()` is true nowhere if `y` and
-its maximum come from two sums.
+first. Two roundings of one value are harmless under continuous functions. They are wrong where a
+discontinuous one tells them apart: `y == y.max()` is true nowhere if `y` and its maximum come from
+two sums.
 
 So these sums (`is_reordered`) have one evaluation, which is stored:
 
@@ -59,7 +59,7 @@ def is_reordered(node: LazyBuffer) -> bool:
 
 
 def _may_be_contracted(term: LazyBuffer, reduce: Op) -> bool:
-    """Whether a reduce may take what makes a term for steps of its own: a product, or a reduce."""
+    """True if a reduce may contract a term into its steps: a product, a choice, a like reduce."""
     while term.realized is None and term.op in _MOVING:
         term = term.srcs[0]
     last = term.arg.steps[-1].op if term.op is FunctionOps.STEPS else term.op
@@ -93,21 +93,21 @@ def _has_jump(function: Steps) -> bool:
 @final
 @dataclass(frozen=True, slots=True)
 class Evaluation:
-    """A node at one index in one kernel."""
+    """The evaluation of a node at one index in one kernel."""
 
     kernel: int
     index: tuple[int, ...]
     count: int
-    """How often: for how many elements, or more than once for the same ones."""
+    """The number of elements evaluated, repeated ones included."""
 
 
 @final
 @dataclass(frozen=True, slots=True)
 class Evaluations:
-    """Which kernels compute what."""
+    """The kernels that compute each node."""
 
     fused: Mapping[LazyBuffer, Set[Evaluation]]
-    """The nodes for which `is_reordered` or `is_discontinuous`, as far as they have no memory."""
+    """The evaluations of nodes without memory that are reordered reduces or discontinuous."""
     kernels: Mapping[LazyBuffer, int]
     """The kernel of each node that gets memory."""
 
@@ -129,9 +129,9 @@ def must_be_stored(
 
 
 def _uppermost(graph: Graph, chosen: Set[LazyBuffer]) -> set[LazyBuffer]:
-    """Those of the chosen nodes that are made use of by others than the chosen.
+    """The chosen nodes that others than the chosen use.
 
-    Once these have memory the others may be computed only once as well.
+    Once these have memory, the other chosen nodes may be computed only once as well.
     """
     hidden: dict[LazyBuffer, bool] = {}
     for node in reversed(graph.order):
@@ -157,18 +157,18 @@ class _Below:
             self.fused[node] = bits
 
     def of_source(self, node: LazyBuffer) -> int:
-        """Those that a user of a node evaluates for it."""
+        """The fused reduces that a user of a node evaluates for it, as bits."""
         return 0 if node in self.roots else self.fused[node]
 
     def among(self, bits: int, nodes: Iterable[LazyBuffer]) -> list[LazyBuffer]:
-        """Those of `nodes` that are among `bits`."""
+        """The members of `nodes` whose bits are in `bits`."""
         return [node for node in nodes if bits & self.bit[node]]
 
 
 def _held(graph: Graph, below: _Below, evaluations: Evaluations) -> set[LazyBuffer]:
-    """The reduces below what is held outside, of whose elements some are chosen now.
+    """The values to store because something outside holds them while an element is chosen now.
 
-    They count if all of their elements are computed anyway.
+    A reduce counts if all of its elements are computed anyway.
     """
     held = [node for node in graph.order if node in graph.external and below.of_source(node)]
     if not held:
@@ -182,7 +182,7 @@ def _held(graph: Graph, below: _Below, evaluations: Evaluations) -> set[LazyBuff
 
 
 def _chosen(graph: Graph, bit: Mapping[LazyBuffer, int]) -> int:
-    """The reduces of whose elements some are chosen, as they are or through functions of each."""
+    """The reduces of which elements are chosen, maybe after element-wise functions, as bits."""
     chosen = 0
     nearest: dict[LazyBuffer, int] = {}
     for node in graph.order:
@@ -210,7 +210,7 @@ def _is_whole(node: LazyBuffer, places: Set[Evaluation]) -> bool:
 def _conflicts(
     graph: Graph, below: _Below, evaluations: Evaluations, repeated: list[LazyBuffer]
 ) -> set[LazyBuffer]:
-    """The `repeated` reduces of which one decision sees several evaluations."""
+    """The `repeated` reduces with several evaluations that reach one decision."""
     decisions = _decisions(graph)
     if not decisions:
         return set()
@@ -252,7 +252,7 @@ class _Seen:
         self.below = below
         self.evaluations = evaluations
         self.masks: dict[LazyBuffer, int] = {}
-        """For each reduce, all of its evaluations."""
+        """All evaluations of each reduce, as bits."""
         self._in_kernel: dict[tuple[LazyBuffer, int], int] = {}
         count = 0
         for node in repeated:
@@ -273,14 +273,14 @@ class _Seen:
             self._loaded[node] = bits
 
     def by(self, node: LazyBuffer) -> int:
-        """Those that reach a node in any of the kernels that compute it."""
+        """The evaluations that reach a node in any of the kernels that compute it."""
         bits = self._loaded[node]
         for place in self.evaluations.fused.get(node, ()):
             bits |= self._fused(node, place.kernel)
         return bits
 
     def _fused(self, node: LazyBuffer, kernel: int) -> int:
-        """Those that a kernel makes for a node."""
+        """The evaluations that a kernel makes for a node."""
         bits = 0
         for reduce in self.below.among(self.below.fused[node], self.masks):
             bits |= self._in_kernel.get((reduce, kernel), 0)

@@ -1,11 +1,11 @@
-"""At which indices, and how often, a kernel would evaluate a node: counted without lowering it.
+"""Index signatures: where and how often a kernel would evaluate a node, counted before lowering.
 
 A `Space` is the index space of one kernel, or of several of one shape. Its ranges are numbered: one
-for each axis of the output, and one for each axis that a fused reduce combines. A *component*
-stands for one entry of an index tuple: a number for "some function of these ranges"; equal numbers
-are equal functions. A *signature* is a tuple of components, one for each axis of the node: the
-index at which the kernel wants the node. Movement ops turn the signature of their result into that
-of their source.
+for each axis of the output, and one for each axis that a fused reduce combines. A *component* is
+a number for one entry of an index tuple. It stands for "some function of these ranges", and equal
+numbers are equal functions. A *signature* is a tuple of components, one for each axis of the node:
+the index at which the kernel wants the node. Movement ops turn the signature of their result into
+that of their source.
 
 The range of a reduce opens inside all loops that the reduce's own value depends on. So a value at
 components with the ranges R is evaluated once for each iteration of R and of the loops around R:
@@ -26,12 +26,13 @@ from ferrule.ops import LoadOps, MovementOps, ReduceOps, TernaryOps
 Signature: TypeAlias = tuple[int, ...]
 Digits: TypeAlias = tuple[tuple[int, sint], ...]
 
-# Sets of ranges are integers, one bit for each; these stay short.
-_ROOM = 64
+# Ranges from which on a space takes no further kernel. Sets of ranges are integers with one bit for
+# each, which are fast up to 64 bits.
+_MAX_RANGES = 64
 ZERO = 0
 """The component of an axis with one element; other constant indices have numbers of their own."""
 _LAST = 1
-"""That of a window's axis, for a total that runs: only the last element is new to it."""
+"""The component of a window's axis under a running total, which adds only the last element."""
 
 
 @lru_cache(maxsize=4096)
@@ -83,8 +84,8 @@ class Space:
 
     @property
     def has_room(self) -> bool:
-        """Whether another kernel of the same shape may count in this space too."""
-        return len(self._sizes) < _ROOM
+        """True if another kernel of the same shape may use this space, too."""
+        return len(self._sizes) < _MAX_RANGES
 
     # -- ranges ----------------------------------------------------------------------------------
 
@@ -105,18 +106,16 @@ class Space:
         return mask
 
     def is_range(self, component: int) -> bool:
-        """Whether a component is a range, and no other function of ranges."""
+        """True if a component is a range, and no other function of ranges."""
         key = self._keys[component]
         return key is not None and key[0] == "range"
 
     def is_inner_range(self, component: int) -> bool:
-        """Whether a component is a range that a reduce of the kernel combines over."""
+        """True if a component is a range that a reduce of the kernel combines over."""
         return self.is_range(component) and not self._masks[component] & self.outputs
 
     def is_in_order(self, component: int) -> bool:
-        """Whether the elements of an axis are wanted one after the other, along the loops of one
-        range or of neighbours.
-        """
+        """True if the loops of one range, or of adjacent ones, visit an axis from first to last."""
         key = self._keys[component]
         if key is None or key[0] not in ("merge", "split"):
             return key is None or key[0] == "range"
@@ -140,7 +139,7 @@ class Space:
         return found
 
     def evals(self, ranges: int) -> int:
-        """How often a value that depends on `ranges` is evaluated."""
+        """The number of evaluations of a value that depends on `ranges`."""
         count = self._evals.get(ranges)
         if count is None:
             count = 1
@@ -153,15 +152,17 @@ class Space:
         return count
 
     def evals_at(self, signature: Signature) -> int:
-        """How often a value at an index is evaluated."""
+        """The number of evaluations of a value at an index."""
         count = self.evals(self.ranges(signature))
         for component in signature:
             count = -(-count // self._skipped(component))
         return count
 
     def _skipped(self, component: int) -> int:
-        """The stride of an UNWINDOW whose windows leave no gaps: so many evaluations become one, as
-        its places and elements meet in those of one phase only.
+        """The stride of an UNWINDOW whose windows leave no gaps; 1 for other components.
+
+        A place meets only each `stride`-th element of the windows (one phase), so that lowering
+        leaves the other evaluations out.
         """
         name, components = self._unshifted(component)
         if not isinstance(name, tuple) or name[0] is not MovementOps.UNWINDOW:
@@ -174,7 +175,7 @@ class Space:
         return int(stride) if size >= stride else 1
 
     def _unshifted(self, component: int) -> Any:
-        """The name and the rest of what makes up a component, an offset left out."""
+        """The name and the parts of a component's key, without an offset."""
         key = self._keys[component]
         while key is not None and isinstance(key[0], tuple) and key[0][0] == "shift":
             key = self._keys[key[1][0]]
@@ -191,7 +192,7 @@ class Space:
         return found
 
     def _function(self, name: Any, *components: int) -> int:
-        """Some function of components, named so that equal functions are equal."""
+        """The component of a function of components; equal arguments give the same number."""
         mask = 0
         for component in components:
             mask |= self._masks[component]
@@ -207,7 +208,7 @@ class Space:
         return self._function(("shift", offset), component)
 
     def digits_of(self, signature: Signature, shape: Sequence[sint]) -> Digits:
-        """An index as one number: its digits, the most significant first."""
+        """The digits of an index that is written as one number, the most significant first."""
         digits: list[tuple[int, sint]] = []
         for component, size in zip(signature, shape, strict=True):
             if size != 1:
@@ -229,7 +230,7 @@ class Space:
         return self._component(("merge", digits, size), mask)
 
     def _rejoined(self, digits: Digits) -> Digits:
-        """Parts that were split from something, all of them and in order, are that thing again."""
+        """The digits with all parts of a split, in order, replaced by what was split."""
         key = self._keys[digits[0][0]] if digits else None
         if key is None or key[0] != "split":
             return digits
@@ -261,7 +262,7 @@ class Space:
     # -- movements -------------------------------------------------------------------------------
 
     def source_signature(self, node: LazyBuffer, signature: Signature, place: int) -> Signature:
-        """Where source number `place` is wanted, if `node` is wanted at `signature`."""
+        """The index of source number `place`, if `node` is wanted at `signature`."""
         op = node.op
         if isinstance(op, MovementOps):
             return self._moved(node, signature, place)
@@ -354,8 +355,10 @@ class Space:
 
 
 def is_running_total(node: LazyBuffer) -> bool:
-    """Whether a reduce combines everything up to each element of an axis: a window that ends with
-    it, and is as long as the axis, over what is padded with as many elements in front.
+    """True for a reduce that combines each element of an axis with all elements before it.
+
+    Its source is a window as long as the axis, over a value with that many elements, less one, of
+    padding in front.
     """
     window = node.srcs[0] if isinstance(node.op, ReduceOps) and node.srcs else None
     if window is None or window.op is not MovementOps.WINDOW or window.realized is not None:
@@ -376,10 +379,10 @@ def is_running_total(node: LazyBuffer) -> bool:
 
 
 def ranges_shape(node: LazyBuffer) -> tuple[sint, ...]:
-    """The shape that the kernel of a root loops over: a SCATTER's is that of its source."""
+    """The shape that the kernel of a root loops over: for a SCATTER the shape of its source."""
     return node.srcs[0].shape if node.op is ReduceOps.SCATTER else node.shape
 
 
 def is_pass_through(node: LazyBuffer) -> bool:
-    """Whether a root's value is that of its source, at the same index."""
+    """True if a root has the value of its source, at the same index."""
     return node.op in (LoadOps.ASSIGN, LoadOps.CONTIGUOUS)

@@ -1,8 +1,8 @@
-"""Recipes on disk: what an earlier process planned, for the same graph, is not planned again.
+"""The plan cache on disk: recipes that an earlier process made for the same graph.
 
-A plan of a network's training step takes eight times as long as reading it. It is found by the form
-of the graph, the target, and the code that plans. What is read was written by this code (the disk
-cache checks that entries are whole); anything else counts as not there.
+Planning a network's training step takes eight times as long as reading the plan. A recipe is found
+by the form of the graph, the target, and the planning code. Entries come from this code alone, and
+the disk cache checks that they are whole; anything else counts as missing.
 """
 
 from __future__ import annotations
@@ -28,11 +28,12 @@ from ferrule.shape.view import View
 from ferrule.steps import Steps
 from ferrule.target import Target
 
-FEWEST_PARTS: Final = 32
-"""Of a form, one for each node: smaller graphs are planned in less time than a query takes."""
+MIN_PARTS: Final = 32
+"""Parts of a form, about one for each node, from which on a recipe is stored. A smaller graph is
+planned in less time than a query takes (2026-11-22)."""
 
 _TABLE: Final = "schedule"
-# What decides a recipe besides what turns its ASTs into kernels.
+# The modules that decide a recipe, besides those that turn its ASTs into kernels.
 _PLANNING: Final = (
     *("buffer", "fold", "helpers", "known", "lazy", "memory", "node", "runner", "schedule"),
     *("steps", "storage", "target"),
@@ -43,19 +44,19 @@ _Row: TypeAlias = tuple[Any, tuple[int, ...], Any]
 
 
 def planning_files() -> list[Path]:
-    """The files of the code that decides what a recipe is."""
+    """The files of the code that recipes depend on."""
     return [*codegen_files(), *source_files(_PLANNING)]
 
 
 @cache
 def _code() -> str:
-    """A digest of that code."""
+    """A digest of the code that recipes depend on."""
     return f"{codegen_fingerprint()} {fingerprint(source_files(_PLANNING))}"
 
 
 def key_of(target: Target, form: tuple[Hashable, ...]) -> str | None:
-    """What a graph's recipe is stored under; None where it is not: symbolic graphs, small ones."""
-    if len(form) < FEWEST_PARTS:
+    """The key of a graph's recipe on disk; None for symbolic and small graphs, which have none."""
+    if len(form) < MIN_PARTS:
         return None
     try:
         shown = _text(form)
@@ -66,8 +67,10 @@ def key_of(target: Target, form: tuple[Hashable, ...]) -> str | None:
 
 
 def _text(value: Any) -> str:
-    """A part of a form as text, which differs where the parts do. Raises `TypeError` for a part
-    that has no such text: an expression of symbols, or an object of the user's."""
+    """A part of a form as text; different parts have different texts.
+
+    Raises `TypeError` for a symbolic expression or an object of the user's, which have no text.
+    """
     kind = type(value)
     if kind is tuple:
         # Most parts are ints, which need no call.
@@ -94,7 +97,7 @@ def _text(value: Any) -> str:
 
 
 def load(key: str) -> Recipe | None:
-    """The recipe that was stored under `key`; None where there is none that can be read."""
+    """The recipe that was stored under `key`; None if there is none that can be read."""
     entry = diskcache.get(_TABLE, key)
     if entry is None:
         return None
@@ -107,12 +110,12 @@ def load(key: str) -> Recipe | None:
 
 
 def store(key: str, recipe: Recipe) -> None:
-    """Keeps a recipe for later processes."""
+    """Keep a recipe for later processes."""
     diskcache.put(_TABLE, key, to_bytes(recipe))
 
 
 def to_bytes(recipe: Recipe) -> bytes:
-    """A recipe whose steps have no variables, to be kept on disk."""
+    """The bytes of a recipe whose steps have no variables, to be kept on disk."""
     # Nodes in order rather than trees: pickling a deep tree would need as deep a stack.
     numbers: dict[LazyOp, int] = {}
     for step in recipe.steps:
@@ -132,7 +135,7 @@ def to_bytes(recipe: Recipe) -> bytes:
 
 
 def from_bytes(entry: bytes) -> Recipe:
-    """The recipe that `to_bytes` was given. Raises `ValueError` for what cannot be one."""
+    """The recipe that `to_bytes` was given. Raises `ValueError` for bytes that hold none."""
     try:
         rows, stored, places, arenas, results = _Reader(io.BytesIO(entry)).load()
         nodes: list[LazyOp] = []
@@ -174,7 +177,7 @@ class _Writer(pickle.Pickler):
 
 
 class _Reader(pickle.Unpickler):
-    """Reads what ASTs are made of, and nothing that could do anything."""
+    """Reads the types that ASTs are made of, and refuses all others."""
 
     def find_class(self, module: str, name: str) -> Any:
         found = _PARTS.get((module, name))

@@ -1,8 +1,8 @@
-"""Templates: functions of one value that are many nodes, as one node until these are planned.
+"""Templates: functions of many nodes that are one node of the graph until it is planned.
 
 A Fourier transform is 30 to 60 nodes. Building them, and finding the plan of their graph, takes
-longer than the transform of a few thousand points. So a graph has one node for it, by which a plan
-is found as fast as for any other node. Only a graph that was never planned before is written out.
+longer than the transform of a few thousand points. So a graph has one node for it, and its plan is
+found as fast as any other. Only a graph that was never planned before is written out.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from ferrule.schedule.long_reduces import rebuilt
 class Template:
     """The nodes of `result`, as a function of `argument`.
 
-    `again` is the same function of any value, such as one with more axes in front. A plan is found
-    again only by the same template, so whoever makes templates keeps them. What its nodes read of
-    memory, beside the argument, is never written to.
+    `again` is the same function of any value, such as one with more axes in front. Only the same
+    template finds its plan again, so callers keep their templates. The memory that its nodes read
+    beside the argument is never written to.
     """
 
     def __init__(

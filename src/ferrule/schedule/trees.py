@@ -1,6 +1,6 @@
 """The AST of a task: its nodes as `LazyOp`s, with a STORE for each output.
 
-Buffers are numbered as they are met, outputs first, so that tasks which do the same have one AST.
+Buffers are numbered in the order of the walk, outputs first, so that equal tasks have equal ASTs.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from ferrule.shape.view import ShapeError, View
 
 @final
 class TreeBuilder:
-    """Builds the AST of one task. `slots` lists the memory that the AST's buffer numbers mean.
+    """Builds the AST of one task. `slots` lists the memory of the AST's buffer numbers.
 
-    A buffer of memory that exists is the part of it that the kernel uses, where it may be: then one
-    kernel serves all elements, rows or batches, wherever they begin. Such parts begin at multiples
-    of `alignment` bytes.
+    Where memory is divisible, a buffer is only the part of it that the kernel uses. So one kernel
+    serves all elements, rows or batches, wherever they begin. Such parts begin at multiples of
+    `alignment` bytes.
     """
 
     def __init__(
@@ -38,9 +38,9 @@ class TreeBuilder:
         self._done: dict[LazyBuffer, LazyOp] = {}
         self._alignment = alignment
         self._views: dict[int, set[View]] = {}
-        """For each buffer number, what the kernel has of it."""
+        """The kernel's views of each buffer, by number."""
         self._starts: dict[int, int] = {}
-        """For the numbers that mean a part of memory, where it begins."""
+        """The first element of each buffer that is a part of memory, by number."""
 
     def build(self) -> LazyOp:
         """The AST: one STORE, or a SINK of several."""
@@ -66,7 +66,7 @@ class TreeBuilder:
         return MemBuffer(number, node.dtype, self._tracker(view))
 
     def _take_parts(self) -> bool:
-        """Makes buffers parts of memory where that is all that is used of it; whether it could."""
+        """Replace buffers by the parts of memory that the kernel uses; True if there are any."""
         for number, views in self._views.items():
             slot = self.slots[number]
             ranges = [view.reach for view in views]
@@ -138,7 +138,7 @@ class TreeBuilder:
 
     def _const(self, node: LazyBuffer, base: LazyBuffer, view: View | None) -> LazyOp:
         shape = self._unbound(node.shape) if self.symbolic else node.shape
-        # The strides of a constant mean nothing; without them equal kernels have equal ASTs.
+        # A constant needs no strides, and without them equal kernels have equal ASTs.
         strides = (0,) * len(shape)
         mask = None if view is None else view.mask
         tracker = self._tracker(View.create(shape, strides, 0, mask))

@@ -1,7 +1,7 @@
-"""Elements put into memory by index: which versions need no copy of the one before.
+"""Updates by index: versions that are stored without a copy of the version before.
 
-A SCATTER may have a base: it is that, with elements put in. Where its memory is the base's, its
-kernel stores these elements and nothing else; where it is not, the kernel copies the base first.
+A SCATTER may have a base, into which it puts elements. If it is stored in the memory of the base,
+its kernel stores these elements and nothing else. In other memory the kernel copies the base first.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from ferrule.schedule.views import dense, is_movement, unmoved, view_of
 from ferrule.shape.view import View
 
 BASE: Final = 2
-"""Which source of a SCATTER elements are put into, if there is one."""
+"""The position of a SCATTER's base among its sources, if it has one."""
 
 
 def base_of(node: LazyBuffer) -> LazyBuffer | None:
-    """What a SCATTER puts elements into, if that is no constant."""
+    """The base of a SCATTER; None for other nodes, without a base, or for a constant one."""
     if node.op is not ReduceOps.SCATTER or len(node.srcs) <= BASE:
         return None
     base = node.srcs[BASE]
@@ -29,7 +29,7 @@ def base_of(node: LazyBuffer) -> LazyBuffer | None:
 
 
 def memory_of(base: LazyBuffer) -> LazyBuffer:
-    """What has to be in memory so that a load is all it takes to read a base."""
+    """The node to store so that a base can be read by a single load."""
     below = base
     while is_movement(below):
         below = below.srcs[0]
@@ -38,9 +38,9 @@ def memory_of(base: LazyBuffer) -> LazyBuffer:
 
 
 def updates_of(graph: Graph) -> dict[LazyBuffer, LazyBuffer]:
-    """The versions that are the one before with elements put in by index, and the SCATTERs of it.
+    """The versions that put elements into the version before by index, with their SCATTERs.
 
-    Nothing else needs these SCATTERs, so that the version is all that has to be stored.
+    Nothing else needs these SCATTERs, so that only the version has to be stored.
     """
     if not any([base_of(node) is not None for node in graph.order]):
         return {}
@@ -64,8 +64,9 @@ def updates_of(graph: Graph) -> dict[LazyBuffer, LazyBuffer]:
 
 
 def _to_scatter(value: LazyBuffer, view: View) -> list[tuple[LazyBuffer, View]] | None:
-    """The nodes from a value down to a SCATTER, if that is only reshaped and permuted; each with
-    the view of memory by which it is stored where `value` is by `view`.
+    """The nodes from a value down to a SCATTER, with their views if `value` is stored by `view`.
+
+    None if anything but RESHAPE and PERMUTE is between them.
     """
     chain = [(value, view)]
     while value.op in (MovementOps.RESHAPE, MovementOps.PERMUTE):
@@ -78,7 +79,7 @@ def _to_scatter(value: LazyBuffer, view: View) -> list[tuple[LazyBuffer, View]] 
 
 
 def stored_scatter(root: LazyBuffer, roots: Set[LazyBuffer]) -> tuple[LazyBuffer, View] | None:
-    """The SCATTER that a version stores without memory of its own for it, and where."""
+    """The SCATTER that a version stores directly, and its view there; None for other nodes."""
     if root.op is not LoadOps.ASSIGN:
         return None
     chain = _to_scatter(root.srcs[1], _place(root))
@@ -86,7 +87,7 @@ def stored_scatter(root: LazyBuffer, roots: Set[LazyBuffer]) -> tuple[LazyBuffer
 
 
 def stored_value(root: LazyBuffer, roots: Set[LazyBuffer]) -> LazyBuffer:
-    """What a kernel computes for a root; reshapes of that are left out."""
+    """The node whose value a kernel computes for a root, below reshapes."""
     scatter = stored_scatter(root, roots)
     if scatter is not None:
         return scatter[0]
@@ -99,6 +100,6 @@ def stored_value(root: LazyBuffer, roots: Set[LazyBuffer]) -> LazyBuffer:
 
 
 def _place(version: LazyBuffer) -> View:
-    """Where in memory a version is stored."""
+    """The view of memory by which a version is stored."""
     view: View = dense(version.shape) if version.arg is None else version.arg
     return view

@@ -1,4 +1,4 @@
-"""Movements of memory that are only another view of it, so that a load can do them."""
+"""Movements of memory as views of it, so that a load does them."""
 
 from __future__ import annotations
 
@@ -18,20 +18,20 @@ dense = lru_cache(maxsize=4096)(storage_view)
 
 
 def move(view: View, node: LazyBuffer) -> View | None:
-    """The view after the movement `node`; None where no single view says it."""
+    """The view after the movement `node`; None if no single view expresses it."""
     row = MOVEMENTS.get(node.op)
     return None if row is None or row.view is None else row.view(view, node.arg, node.shape)
 
 
 def reshape(view: View, shape: tuple[sint, ...]) -> View | None:
-    """The view under another shape; None where no single view says it."""
+    """The view under another shape; None if no single view expresses it."""
     return reshape_view(view, shape, shape)
 
 
 def unmoved(node: LazyBuffer, view: View) -> tuple[LazyBuffer, View] | None:
-    """The source of a RESHAPE or a PERMUTE, and where it is in memory if the node is at `view`.
+    """The source of a RESHAPE or a PERMUTE, and its view of memory if the node's is `view`.
 
-    None if no single view says where.
+    None if no single view expresses it.
     """
     below = node.srcs[0]
     if node.op is MovementOps.PERMUTE:
@@ -42,8 +42,9 @@ def unmoved(node: LazyBuffer, view: View) -> tuple[LazyBuffer, View] | None:
 
 
 def view_of(node: LazyBuffer, memory: LazyBuffer) -> View | None:
-    """The view of `memory` that a chain of movements makes; None if no single one does, or there is
-    no such chain.
+    """The view of `memory` that the chain of movements down from `node` makes.
+
+    None if there is no such chain, or no single view expresses it.
     """
     chain: list[LazyBuffer] = []
     while node is not memory:
@@ -59,7 +60,7 @@ def view_of(node: LazyBuffer, memory: LazyBuffer) -> View | None:
 
 @final
 class Views:
-    """For chains of movements, where they end, and the view that they make of it."""
+    """The ends of chains of movements, and the views that the chains make of these."""
 
     def __init__(self, roots: set[LazyBuffer], layouts: Mapping[LazyBuffer, View]) -> None:
         self._roots = roots
@@ -67,14 +68,14 @@ class Views:
         self._known: dict[LazyBuffer, tuple[LazyBuffer, View] | None] = {}
 
     def layout(self, node: LazyBuffer) -> View:
-        """Where the elements of a node are in the memory that it is in."""
+        """The view of a node's elements in the memory that holds it."""
         return self._layouts.get(node) or dense(node.shape)
 
     def of(self, node: LazyBuffer) -> tuple[LazyBuffer, View] | None:
-        """The first node below a chain of movements from `node` on that is none, or is in memory.
+        """The end of the chain of movements that begins at `node`, and the view of it.
 
-        With the view of it that the chain makes; None if no single view does. A node that is no
-        movement ends its own chain.
+        The end is the first node that is in memory, or is no movement; `node` itself may be it.
+        None if no single view expresses the chain.
         """
         chain: list[LazyBuffer] = []
         below = node
@@ -98,10 +99,10 @@ class Views:
 
 
 def is_movement(node: LazyBuffer) -> bool:
-    """Whether a node that has no memory only moves what its source is."""
+    """True for a plain movement that has no memory of its own."""
     return node.op in PLAIN_MOVEMENTS and node.realized is None
 
 
 def _may_be_loaded(node: LazyBuffer, roots: set[LazyBuffer]) -> bool:
-    """Whether a view of the node could ever be a load, or a constant."""
+    """True if a view of the node may be a load, or a constant."""
     return node.realized is not None or node in roots or node.base_const() is not None
