@@ -81,7 +81,7 @@ __all__ = [
 ]
 
 
-# Where each name lives; a module stands for itself.
+# The module of each name; a module stands for itself.
 _HOMES = {
     "Context": "config",
     "Device": "device",
@@ -102,7 +102,7 @@ _HOMES = {
 _MODULES = ("array_api", "fft", "nn", "signal")
 
 
-# What newcomers look for, and what does it here.
+# Names that newcomers look for, and their replacements here.
 _INSTEAD = {
     "autocast": "cast by hand: x.linear(w.bfloat16()) has float32 gradients of w",
     "amp": "cast by hand: x.linear(w.bfloat16()) has float32 gradients of w",
@@ -130,7 +130,7 @@ _INSTEAD = {
 
 
 def _hint(name: str) -> str:
-    """The way out for a name that is not here."""
+    """The hint for a name that is not here."""
     from ferrule.dtype import dtypes
     from ferrule.tensor import Tensor
 
@@ -145,7 +145,7 @@ def _hint(name: str) -> str:
 
 def __getattr__(name: str) -> Any:
     if name not in __all__:
-        # Who only probes, as imports do, needs no tensors for it.
+        # Probes for dunder names, as by imports, must not load the tensors.
         hint = "dunder names are Python's" if name.startswith("__") else _hint(name)
         raise AttributeError(f"ferrule has no attribute {name!r}; {hint}")
     home = name if name in _MODULES else _HOMES.get(name, "transforms")

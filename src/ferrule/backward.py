@@ -18,23 +18,22 @@ from ferrule.records import dataclass
 @final
 @dataclass(frozen=True)
 class Hook:
-    """What a gradient goes through, and the user's function that this calls."""
+    """A function that changes a gradient, and the user's function that it calls."""
 
     run: Callable[[Value], Value]
     function: Callable[[Any], Any]
 
 
 hooks: Final[WeakKeyDictionary[Edge, dict[int, Hook]]] = WeakKeyDictionary()
-"""By the edge at which a gradient arrives, what it goes through, in this order, once it is whole.
-"""
+"""The hooks of each edge, in order; they run once the edge's gradient is complete."""
 
 _Arrived: TypeAlias = dict[Edge, list[Value]]
-"""The gradients that have come to an edge so far, one for each use."""
+"""The gradients that have arrived at each edge so far, one for each use."""
 
 
 @final
 class Passed:
-    """How far back gradients went: the serial of the oldest entry that one passed."""
+    """How far back gradients went: the serial of the oldest tape entry that one passed."""
 
     __slots__ = ("oldest",)
 
@@ -47,7 +46,7 @@ _passed: ContextVar[Passed | None] = ContextVar("passed", default=None)
 
 @contextmanager
 def note_passed() -> Iterator[Passed]:
-    """A block in which it is noted how far back gradients go."""
+    """A block that notes how far back gradients go."""
     found = Passed()
     token = _passed.set(found)
     try:
@@ -61,7 +60,7 @@ def entries_below(
 ) -> list[Entry]:
     """All entries below the roots, each after its parents.
 
-    Left out, with what is only below them, are those of a serial below `since`, and `known` ones.
+    Entries with a serial below `since` and `known` ones are left out, with all only below them.
     """
     order: list[Entry] = []
     seen: set[Edge] = set()
@@ -100,13 +99,13 @@ def pull_back(
     kept: Collection[Edge] = (),
     unhooked: Container[Edge] = (),
 ) -> dict[Edge, Value]:
-    """The gradients of the targets (None: all leaves below, and those in `kept`), given those of
-    the outputs.
+    """The gradients of the targets, given the gradients (`seeds`) of the outputs.
 
-    A target that the outputs do not depend on is missing from the answer. Those in `unhooked`, of
-    whose gradients this is only a part, go through no hooks. What the tape kept is freed, unless
-    `retain`; the rules themselves are recorded if `create_graph`. Raises `GradientError` where the
-    tape was freed before.
+    `targets` None means all leaves below, and the edges in `kept`. A target that the outputs do not
+    depend on is missing from the answer. Edges in `unhooked` get only a part of their gradient
+    here, so that their hooks do not run. The values that the tape kept are freed, unless `retain`.
+    The rules themselves are recorded if `create_graph`. Raises `GradientError` if the tape was
+    freed before.
     """
     grads: _Arrived = {}
     for output, seed in zip(outputs, seeds, strict=True):
@@ -139,7 +138,7 @@ def pull_back(
 
 
 def _hooked(edge: Edge, grad: Value) -> Value:
-    """What the hooks of an edge make of its gradient."""
+    """The gradient of an edge after its hooks."""
     for hook in list(hooks.get(edge, {}).values()):
         grad = hook.run(grad)
     return grad
@@ -148,7 +147,7 @@ def _hooked(edge: Edge, grad: Value) -> Value:
 def _step(
     grads: _Arrived, entry: Entry, leading: set[Edge] | None, wanted: Container[Edge]
 ) -> None:
-    """Takes the gradient of one entry to its parents."""
+    """Propagate the gradient of one entry to its parents."""
     arrived = grads.get(entry) if entry in wanted else grads.pop(entry, None)
     if arrived is None:
         return

@@ -1,8 +1,8 @@
-"""How many threads NumPy's linear algebra takes.
+"""The number of threads of NumPy's linear algebra.
 
-NumPy's wheels come with OpenBLAS, which has a pool of threads of its own, as many as cores. They
-wait for each other in loops: where another process has one of the cores, a call for a matrix of
-100 x 100 takes a turn of the scheduler, milliseconds instead of a tenth of one.
+NumPy's wheels come with OpenBLAS, which has a pool of threads of its own, one for each core. They
+wait for each other in loops. If another process has one of the cores, a call for a matrix of 100 x
+100 takes milliseconds, a turn of the system's scheduler, instead of a tenth of one.
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ from typing import Any, Final, TypeAlias, final
 import numpy as np
 
 _Controls: TypeAlias = tuple[Callable[[], int], Callable[[int], Any]]
-# By which prefixes and suffixes builds of OpenBLAS are told apart.
+# The prefixes and suffixes of function names in the builds of OpenBLAS.
 _NAMES: Final = (("scipy_", "64_"), ("scipy_", ""), ("", "64_"), ("", ""))
 
 
 @cache
 def _controls() -> _Controls | None:
-    """What tells the number of OpenBLAS' threads and what sets it; None: NumPy has another BLAS."""
+    """OpenBLAS' functions to get and set its number of threads; None if NumPy has another BLAS."""
     try:
-        # What a library's own libraries define is found in it as well.
+        # A look-up in a library also finds the functions of the libraries that it loads.
         library = ctypes.CDLL(np.linalg._umath_linalg.__file__)
     except (AttributeError, OSError):
         return None
@@ -38,14 +38,14 @@ def _controls() -> _Controls | None:
 
 
 def blas_threads() -> int | None:
-    """How many threads OpenBLAS takes now; None where NumPy has another BLAS."""
+    """The number of threads that OpenBLAS takes now; None if NumPy has another BLAS."""
     controls = _controls()
     return None if controls is None else controls[0]()
 
 
 @final
 class _OneThread:
-    """`with` it OpenBLAS computes on the calling thread, however many threads are inside."""
+    """A block in which OpenBLAS computes on the calling thread; several threads may be inside."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()

@@ -1,7 +1,7 @@
 """Memory of a device: `Buffer`, and the `Allocator` that it comes from.
 
-Devices register their allocators in `allocators`; a buffer names its device and needs nothing above
-this module.
+Devices register their allocators in `allocators`. A buffer knows its device by name, so that this
+module needs nothing above it.
 """
 
 from __future__ import annotations
@@ -54,14 +54,14 @@ class Allocator:
         return self._alloc(size)
 
     def free(self, opaque: Any, size: int) -> None:
-        """Takes back what `alloc(size)` gave."""
+        """Take back memory that `alloc(size)` gave."""
         self._free(opaque)
 
     def _alloc(self, size: int) -> Any:
         raise NotImplementedError(f"{type(self).__name__} does not define _alloc(size)")
 
     def _free(self, opaque: Any) -> None:
-        """Nothing to do where the opaque object owns its memory."""
+        """Do nothing: the opaque object owns its memory."""
 
     def copyin(self, dest: Any, src: memoryview) -> None:
         """Copies bytes of the host into the block `dest`."""
@@ -81,7 +81,7 @@ def host_memory() -> int:
 
 
 _HOST_MEMORY = host_memory()
-_SPARE = 64 << 20  # bytes that are kept, however few are in use
+_SPARE = 64 << 20  # bytes that may be kept however few are in use; not measured
 
 
 def readable_bytes(size: int) -> str:
@@ -99,49 +99,49 @@ def readable_bytes(size: int) -> str:
 class LRUAllocator(Allocator):
     """Keeps freed blocks for requests of the same size; the blocks unused for longest go first.
 
-    What is in use and what is kept never exceed the budget together: the argument, else
-    `FERRULE_MEMORY_LIMIT`, else `capacity`, the memory that there is (by default the host's). Where
-    neither is given, they are about twice the most that was in use, at most: sizes that come again
-    find their blocks, and sizes that never do leave none behind. With `LRU=0` nothing is kept. Safe
-    to use from several threads, and from a destructor.
+    Memory in use and kept memory never exceed the budget together: the argument, else
+    `FERRULE_MEMORY_LIMIT`, else `capacity`, the memory that there is (by default the host's).
+    Without a budget or a limit they stay below about twice the peak of memory in use: sizes that
+    come again find their blocks, and sizes that never do leave none behind. With `LRU=0` nothing is
+    kept. Safe to use from several threads, and from a destructor.
     """
 
     def __init__(self, budget: int | None = None, capacity: int | None = None) -> None:
         self._budget = budget
         self._capacity = _HOST_MEMORY if capacity is None else capacity
         self._lock = RLock()
-        """For what comes from the system and goes back there; lists of blocks need none."""
+        """Held while memory comes from the system or goes back; lists of blocks need no lock."""
         self._held = 0
         self._most_used = 0
         self._next_look = _SPARE
-        """How much has to be held for a look at what of it is in use."""
+        """The bytes held at which `_trim` next compares them with the bytes in use."""
         self._clock = count()
         # For each size the kept blocks with the time of their return, the oldest first.
         self._kept: dict[int, list[tuple[int, Any]]] = {}
 
     @property
     def budget(self) -> int:
-        """How many bytes may be in use and kept together."""
+        """The bytes that may be in use and kept together."""
         if self._budget is not None:
             return self._budget
         return config().FERRULE_MEMORY_LIMIT or self._capacity
 
     @property
     def cached(self) -> int:
-        """How many bytes are kept."""
+        """The bytes that are kept."""
         return sum([size * len(kept) for size, kept in list(self._kept.items())])
 
     @property
     def used(self) -> int:
-        """How many bytes are in use."""
+        """The bytes that are in use."""
         return self._held - self.cached
 
     def alloc(self, size: int) -> Any:
         """`size` bytes: a kept block of that size if there is one, else new memory.
 
-        Raises `AllocationSizeError` for a size below 1, and `MemoryError` where `size` exceeds the
-        budget less what is in use, or where the device has no memory left even after everything
-        kept was freed.
+        Raises `AllocationSizeError` for a size below 1. Raises `MemoryError` if `size` exceeds the
+        budget less the bytes in use, or if the device has no memory left after all kept blocks were
+        freed.
         """
         try:
             return self._kept[size].pop()[1]
@@ -154,7 +154,7 @@ class LRUAllocator(Allocator):
             return opaque
 
     def free(self, opaque: Any, size: int) -> None:
-        """Takes back what `alloc(size)` gave, and keeps it unless `LRU=0`."""
+        """Take back memory that `alloc(size)` gave, and keep it unless `LRU=0`."""
         settings = config()
         if not settings.LRU:
             with self._lock:
@@ -169,7 +169,7 @@ class LRUAllocator(Allocator):
                 self._evict_until(self.budget)
 
     def free_cache(self) -> None:
-        """Gives all kept blocks back to the system."""
+        """Give all kept blocks back to the system."""
         with self._lock:
             self._evict_until(0)
 
@@ -187,9 +187,9 @@ class LRUAllocator(Allocator):
             self._trim(size)
 
     def _trim(self, size: int) -> None:
-        """Frees the blocks unused for longest, if much more is held than was ever in use.
+        """Free the blocks unused for longest, if much more is held than was ever in use.
 
-        What is in use is not counted where kept blocks are taken and returned, so it is looked at
+        Taking and returning kept blocks does not count the bytes in use. So they are counted here,
         whenever an eighth more is held.
         """
         self._most_used = max(self._most_used, self.used + size)
@@ -212,8 +212,7 @@ class LRUAllocator(Allocator):
             ) from error
 
     def _evict_until(self, limit: int) -> None:
-        """Frees the blocks unused for longest until at most `limit` bytes are held, or no block is
-        kept any more."""
+        """Free the blocks unused for longest until at most `limit` bytes are held, or no block."""
         if self._held <= limit:
             return
         # Other threads, and destructors, take and give meanwhile.
@@ -337,20 +336,21 @@ class Buffer:
 
     @property
     def exports(self) -> int:
-        """How many arrays that share this memory, made by `toCPU` or lent, are alive."""
+        """The number of live arrays that share this memory, made by `toCPU` or lent."""
         base = self if self._base is None else self._base
         return base._exports
 
     @property
     def version(self) -> int | None:
-        """A number that grows with each write to this memory; None while arrays share it, for then
-        others may write there unseen.
+        """A number that grows with each write to this memory.
+
+        None while arrays share the memory, since others may then write there unseen.
         """
         base = self if self._base is None else self._base
         return None if base._exports else base._version
 
     def note_write(self) -> None:
-        """Counts a write that is over; `copyin` and every run of a kernel do."""
+        """Count a finished write; `copyin` and every run of a kernel do so."""
         base = self if self._base is None else self._base
         base._version += 1
 
@@ -451,7 +451,7 @@ class Buffer:
         return array
 
     def borrowed(self) -> ndarray[Any, Any]:
-        """`toCPU` for who lets go of the array before anything else runs: it is no export."""
+        """`toCPU` for callers that drop the array before anything else runs: it is no export."""
         import numpy
 
         as_buffer = getattr(allocators[self.device], "as_buffer", None)
@@ -461,9 +461,9 @@ class Buffer:
         return numpy.frombuffer(as_buffer(self._buf).toreadonly(), self.dtype.np)
 
     def fill(self, values: ndarray[Any, Any]) -> None:
-        """Fills the buffer with as many values, row-major, in its own dtype.
+        """Fill the buffer with its number of values, row-major, cast to its own dtype.
 
-        Raises `BufferUseError` where there are more or fewer.
+        Raises `BufferUseError` for more or fewer values.
         """
         import numpy
 
@@ -500,9 +500,9 @@ class Buffer:
     def lent(device: str, x: ndarray[Any, Any]) -> Buffer | None:
         """A buffer on `device` in the memory of a flat array, which it keeps alive.
 
-        Nobody writes there, as with memory that was handed out. None where the device does not
-        work in the host's memory, or the array is empty, not contiguous, or not aligned to its
-        elements.
+        Nothing writes there, as with memory that was handed out. None if the device does not work
+        in the host's memory. None as well if the array is empty, not contiguous, or not aligned to
+        its elements.
         """
         import numpy
 
@@ -521,7 +521,7 @@ class Buffer:
 
 
 def note_writes(buffers: Iterable[Buffer]) -> None:
-    """`note_write` of each."""
+    """Count a finished write to each buffer."""
     for buffer in buffers:
         base = buffer._base
         if base is None:
@@ -537,4 +537,4 @@ def _announce_read(buffer: Buffer) -> None:
 
 def _end_export(base: Buffer) -> None:
     base._exports -= 1
-    base.note_write()  # whoever had the memory may have written to it
+    base.note_write()  # the owner of the array may have written to it

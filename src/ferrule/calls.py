@@ -1,7 +1,7 @@
-"""Calls that do not fit a function: what is said names what it takes, and the nearest name.
+"""Errors for calls that do not fit a function: they name its parameters, and the nearest name.
 
-Python says which argument is wrong, not which there are. Nothing here costs a call that fits more
-than a function around it does.
+Python says which argument is wrong, but not which parameters there are. A call that fits costs no
+more than one function around it.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any, TypeGuard, TypeVar, cast
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-# Parameters that functions elsewhere have, and what does it here.
+# Parameters of other libraries' functions, and their replacements here.
 _INSTEAD = {
     "learning_rate": "its name is lr",
     "inplace": "functions whose names end in _ write in place",
@@ -28,8 +28,8 @@ _INSTEAD = {
 def whole(given: object, what: str) -> int:
     """A whole number as an int: Python's, NumPy's, or of any other type with `__index__`.
 
-    Floats are none, not even 2.0, nor are bools: both are mistakes more often than not. Raises
-    `TypeError`, whose message begins with `what`.
+    Raises `TypeError`, whose message begins with `what`, for anything else. That includes floats,
+    even 2.0, and bools: both are mistakes more often than not.
 
     >>> whole(3, "[roll] shifts")
     3
@@ -49,7 +49,7 @@ def whole(given: object, what: str) -> int:
 
 
 def is_several(given: object) -> TypeGuard[Iterable[Any]]:
-    """Whether an argument is several numbers: any sequence, but no text and no array of one.
+    """True if an argument is several numbers: any iterable but text and arrays without axes.
 
     >>> is_several([2]), is_several(2), is_several("same")
     (True, False, False)
@@ -83,7 +83,7 @@ keepdim")
 def misfit(
     what: str, signature: inspect.Signature, args: tuple[Any, ...], kwargs: Mapping[str, Any]
 ) -> TypeError | None:
-    """What is wrong with a call of these arguments; None if they fit."""
+    """The error for a call with these arguments; None if they fit the signature."""
     parameters = signature.parameters.values()
     named = [
         parameter.name
@@ -103,7 +103,7 @@ def misfit(
 
 
 def explains(function: F) -> F:
-    """Makes a function, or a constructor, say what it takes where a call does not fit it.
+    """Make a function, or a constructor, raise errors that name its parameters for a misfit call.
 
     >>> @explains
     ... def scale(x, factor=2):
@@ -136,7 +136,7 @@ factor
 
 
 def explain_constructor(owner: type[Any]) -> None:
-    """`explains` for the constructor that a class itself defines, if it does."""
+    """Apply `explains` to the constructor that a class itself defines, if there is one."""
     constructor = vars(owner).get("__init__")
     if constructor is not None:
         type.__setattr__(owner, "__init__", explains(constructor))

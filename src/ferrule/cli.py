@@ -30,7 +30,7 @@ def installed_version() -> str:
 
 
 def _whole_number(least: int) -> Callable[[str], int]:
-    """What reads a whole number that is at least so much."""
+    """A parser of whole numbers from `least` on, for `argparse`."""
 
     def read(text: str) -> int:
         try:

@@ -1,4 +1,4 @@
-"""From the source of a kernel to the bytes of a program: what a device's compiler is.
+"""The interface of a device's compiler: from the source of a kernel to the bytes of a program.
 
 `ferrule.device` re-exports the public names.
 """
@@ -19,9 +19,9 @@ class CompileError(ValueError):
 class Compiler:
     """Turns a renderer's source into a program's bytes. A device subclasses it.
 
-    `cachekey` names the compiler with everything but the source that the result depends on: target,
-    version, flags; and the version of a renderer that is no part of ferrule, since kernels are
-    found by their ASTs, too. None: results are not cached.
+    `cachekey` names the compiler and all but the source that a program depends on: target, version,
+    flags. A renderer that is no part of ferrule adds its version, since programs are also found by
+    their ASTs. None: programs are not cached.
     """
 
     def __init__(self, cachekey: str | None = None) -> None:

@@ -1,8 +1,9 @@
 """Settings: read from the environment once, changed for a block by `Context`.
 
 No other module reads the environment. A new thread starts with the process's settings, whatever
-block it was started in; but for the threads that compile, which go by those of the thread that they
-work for. The only one of those that changes is the number of threads, by `set_num_threads`.
+block it was started in. Only the threads that compile take the settings of the thread that they
+work for. Of the process's settings `set_num_threads` and `set_float32_matmul_precision` change one
+each.
 """
 
 from __future__ import annotations
@@ -48,11 +49,11 @@ class Config:
     """All settings. A field is named as its environment variable."""
 
     DEBUG: int
-    """How much is printed, 0 to 7."""
+    """The amount of output, 0 to 7."""
     BEAM: int
     """Width of the search for a kernel's schedule; 0: no search."""
     BEAM_SECONDS: float
-    """How long that search may take for a kernel."""
+    """The seconds that the search may take for a kernel."""
     JIT: int
     """0: `TinyJit` calls its function plainly; 1: it captures, and graphs; 2: it captures only."""
     LRU: int
@@ -66,7 +67,7 @@ class Config:
     FERRULE_DEVICE: str | None
     """The default device; None: the first that opens."""
     FERRULE_NUM_THREADS: int
-    """How many threads a CPU kernel may use."""
+    """The number of threads that a CPU kernel may use."""
     FERRULE_CACHE_DIR: str
     """The folder of the on-disk cache."""
     FERRULE_MEMORY_LIMIT: int | None
@@ -74,7 +75,7 @@ class Config:
 
 
 def usable_cores() -> int:
-    """How many cores this process may run on: its affinity, and its control group's quota."""
+    """The number of cores that this process may use: by its affinity, and by its group's quota."""
     if sys.platform == "linux":
         allowed = len(os.sched_getaffinity(0))
         return max(1, min(allowed, quota_cores(Path("/proc/self/cgroup"), Path("/sys/fs/cgroup"))))
@@ -82,10 +83,10 @@ def usable_cores() -> int:
 
 
 def quota_cores(membership: Path, groups: Path) -> int:
-    """How many cores' time Linux grants this process, rounded up; a large number if any.
+    """The number of cores whose time Linux grants this process, rounded up; large without a limit.
 
-    `membership` lists the control groups that it is in, `groups` is where they are mounted. A
-    container sees its own group as the root; outside of one, the groups above count too.
+    `membership` is the file that lists its control groups, `groups` the folder where they are
+    mounted. A container sees its own group as the root; outside of one, parent groups count, too.
     """
     try:
         lines = membership.read_text().splitlines()
@@ -103,7 +104,7 @@ _MANY_CORES = 1 << 20
 
 
 def _quota(file: Path) -> int:
-    """What `cpu.max` grants: `quota period` in microseconds, or `max period`."""
+    """The cores that a file `cpu.max` grants: `quota period` in microseconds, or `max period`."""
     try:
         quota, period = file.read_text().split()
     except (OSError, ValueError):
@@ -199,7 +200,7 @@ def _checked(name: str, value: object) -> Any:
 
 
 def _warn_of_misspelt(environment: Mapping[str, str]) -> None:
-    """A variable that is nearly a setting was meant to be one."""
+    """Warn of variables whose names are nearly those of settings."""
     known = {name.removeprefix("FERRULE_"): name for name in _NAMES}
     for name in environment:
         if name.startswith("FERRULE_") and name not in _NAMES:
@@ -239,7 +240,7 @@ _process = config_from(os.environ)
 
 @dataclass(frozen=True)
 class _Block:
-    """The settings inside a block: what it and those around it change, put over the process's."""
+    """The settings inside a block: the changes of it and of outer blocks, over the process's."""
 
     changes: dict[str, Any]
     process: Config
@@ -250,7 +251,7 @@ class _Block:
         return _Block(changes, _process, replace(_process, **changes))
 
 
-# The last entry holds now; the ones below it come back as blocks end.
+# The last entry is in force; the ones below it return as blocks end.
 _blocks: ContextVar[tuple[_Block, ...]] = ContextVar("ferrule_config", default=())
 
 
@@ -271,11 +272,11 @@ def config() -> Config:
 
 
 def set_num_threads(number: int) -> None:
-    """Lets each CPU kernel use `number` threads from now on, in all threads of this process.
+    """Let each CPU kernel use `number` threads from now on, in all threads of this process.
 
-    Captured functions follow as well. Results are the same bits for any number. It starts as
-    `FERRULE_NUM_THREADS` in the environment, else as the number of cores that the process may run
-    on. A `Context(FERRULE_NUM_THREADS=...)` block goes before it.
+    Captured functions follow as well. Results are the same bits for any number. The default is
+    `FERRULE_NUM_THREADS` in the environment, else the number of cores that the process may run on.
+    A `Context(FERRULE_NUM_THREADS=...)` block has priority.
 
     Raises `ConfigError` for anything but an integer of at least 1.
 
@@ -291,7 +292,7 @@ def set_num_threads(number: int) -> None:
 
 
 def get_num_threads() -> int:
-    """How many threads a CPU kernel may use, here and now.
+    """The number of threads that a CPU kernel may use, here and now.
 
     >>> with Context(FERRULE_NUM_THREADS=3):
     ...     get_num_threads()
@@ -304,13 +305,12 @@ _PRECISIONS = ("highest", "high", "medium")  # of `torch.set_float32_matmul_prec
 
 
 def set_float32_matmul_precision(precision: str) -> None:
-    """How exact products of float32 are from now on, in all threads of this process.
+    """Set the precision of products of float32 from now on, in all threads of this process.
 
-    "highest", which it starts as, is float32. "high" lets a GPU round the operands of matrix
-    products, convolutions and attention to tf32, with 10 bits of mantissa, and add up in float32;
-    so does "medium", which PyTorch takes for even less. It is the setting `ALLOW_TF32`, 0 or 1. It
-    holds for what is computed while it does, not for what is only written down: a tensor is
-    computed when its value is needed.
+    "highest", the default, is float32. "high" lets a GPU round the operands of matrix products,
+    convolutions and attention to tf32, with 10 bits of mantissa, and add up in float32. So does
+    "medium", which is less precise in PyTorch. It is the setting `ALLOW_TF32`, 0 or 1. The setting
+    at the time when a tensor is computed counts, not the one when the expression is written.
 
     Raises `ConfigError` for any other name.
 
@@ -328,7 +328,7 @@ def set_float32_matmul_precision(precision: str) -> None:
 
 
 def get_float32_matmul_precision() -> str:
-    """How exact products of float32 are, here and now: "highest" or "high".
+    """The precision of products of float32, here and now: "highest" or "high".
 
     >>> with Context(ALLOW_TF32=1):
     ...     get_float32_matmul_precision()

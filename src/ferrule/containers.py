@@ -1,4 +1,4 @@
-"""Nested lists, tuples, dicts and dataclasses: what is in them; the same with other contents."""
+"""Nested lists, tuples, dicts and dataclasses: their leaves, and copies with other leaves."""
 
 from __future__ import annotations
 
@@ -9,12 +9,15 @@ from typing import Any
 
 
 def is_record(value: Any) -> bool:
-    """Whether a value is an instance of a dataclass."""
+    """True if a value is an instance of a dataclass."""
     return dataclasses.is_dataclass(value) and not isinstance(value, type)
 
 
 def leaves(value: Any, open_records: bool = True) -> Iterator[Any]:
-    """What is in lists, tuples, dicts and dataclasses, in order; the value itself if it is none."""
+    """The leaves of nested lists, tuples, dicts and dataclasses; any other value is a leaf.
+
+    They come in order. Dataclasses are leaves themselves unless `open_records`.
+    """
     if isinstance(value, list | tuple):
         parts = list(value)
     elif isinstance(value, dict):

@@ -1,8 +1,8 @@
-"""The numbers 0, 1, 2, … as values.
+"""Iota: the numbers 0, 1, 2, … as values.
 
-No op gives an element's own position, so each device keeps one small buffer with the numbers below
-4096, which stays in the nearest cache. Larger numbers are put together from digits in that base:
-position i is `digits[i // 4096] * 4096 + digits[i % 4096]`, and nothing large is read.
+No op gives an element's own position. So each device keeps one small buffer with the numbers below
+4096, which stays in the nearest cache. Larger numbers are made of digits in that base: position i
+is `digits[i // 4096] * 4096 + digits[i % 4096]`, so that nothing large is read.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ def _digits_on(device: str) -> Value:
 
 
 def is_numbers(buffer: Buffer) -> bool:
-    """Whether a buffer holds the numbers: it never changes and is never replaced."""
+    """True for the buffers with the numbers, which never change and are never replaced."""
     return any(node.realized is buffer for node in _digits.values())
 
 
 def place_dtype(*sizes: sint) -> DType:
-    """The dtype of places on an axis, or on several made one: int64 where int32 is too narrow.
+    """The dtype of positions on an axis, or on several merged ones: int64 if int32 is too narrow.
 
     >>> place_dtype(5000), place_dtype(1 << 16, 1 << 16)
     (dtypes.int32, dtypes.int64)
@@ -60,8 +60,8 @@ def count_to(size: sint, dtype: DType, device: str) -> Value:
         shape = (min(_BASE, -(-largest // prod(shape))), *shape)
     numbers = None
     for axis, rows in enumerate(shape):
-        # A view of memory until it has the whole shape: what is computed of fewer digits would be
-        # a kernel of its own.
+        # Digits stay views of memory until they have the whole shape: arithmetic on fewer elements
+        # would be a kernel of its own.
         column = tuple([rows if other == axis else 1 for other in range(len(shape))])
         digit = digits.shrink(((0, rows),)).reshape(column).expand(shape).cast(dtype)
         part = digit * prod(shape[axis + 1 :])

@@ -1,4 +1,4 @@
-"""Devices: what one is made of, how a kernel becomes a runner on it, and which one is meant.
+"""Devices: their parts, the way from a kernel to a runner, and the choice of the default.
 
 `Device["CPU"]` opens a device at first use. A compiled device is a record of parts (`Compiled`); an
 interpreted one has a function for each op (`Interpreted`). Both turn an AST into a `JITRunner`, and
@@ -87,9 +87,9 @@ _TABLE = {
     "CUDA": "ferrule.runtime.cuda:device",
     "CL": "ferrule.runtime.opencl:device",
 }
-# And so is what runs in a process that tries kernels,
+# The function that runs in a process for trial runs of kernels is loaded by name, too,
 _TRIAL_WORKER = "ferrule.trial_worker:serve"
-# and what the documents have in this module.
+# and so are names that are documented in this module.
 _DOCUMENTED_HERE = {"CPUProgram": "ferrule.runtime.cpu:CPUProgram"}
 _ENTRY_POINTS = "ferrule.devices"
 
@@ -102,7 +102,7 @@ class _Devices:
         self._opened: dict[str, Compiled | Interpreted] = {}
         self._canonical: dict[str, str] = {}
         self._registered: dict[str, Callable[[str], Compiled | Interpreted]] = {}
-        # For each configured device (None: not configured) the default that goes with it.
+        # The default device by the value of `FERRULE_DEVICE` (None: not set).
         self._defaults: dict[str | None, str] = {}
 
     def __getitem__(self, name: str) -> Compiled | Interpreted:
@@ -115,7 +115,7 @@ class _Devices:
         return self._open(self.canonicalize(name)) if device is None else device
 
     def canonicalize(self, name: str | None) -> str:
-        """The one spelling of a device's name; None is the default device.
+        """The canonical spelling of a device's name; None is the default device.
 
         >>> Device.canonicalize("numpy:0"), Device.canonicalize("disk:/tmp/x")
         ('NUMPY', 'DISK:/tmp/x')
@@ -132,25 +132,25 @@ class _Devices:
         return known
 
     def register(self, name: str, opener: Callable[[str], Compiled | Interpreted]) -> None:
-        """Makes a device known in this process: `opener(name)` opens it, at first use.
+        """Make a device known in this process: `opener(name)` opens it, at first use.
 
-        A package that is installed makes its devices known in all processes, by entry points of
-        the group `ferrule.devices`. Raises `ValueError` for the name of one of our own devices.
+        An installed package makes its devices known in all processes, by entry points of the group
+        `ferrule.devices`. Raises `ValueError` for the name of a device of ferrule itself.
         """
         if name.upper() in _TABLE:
             raise ValueError(f"{name!r} is a device of ferrule; register yours by another name")
         self._registered[name.upper()] = opener
 
     def registered(self, name: str) -> Callable[[str], Compiled | Interpreted] | None:
-        """What opens a device that was registered in this process; None for all others."""
+        """The opener of a device that was registered in this process; None for all others."""
         return self._registered.get(self.canonicalize(name).partition(":")[0])
 
     def names(self) -> list[str]:
-        """The devices that are known, whether they can be opened here or not."""
+        """The known devices, whether they can be opened here or not."""
         return list(self._loaders())
 
     def _loaders(self) -> dict[str, Callable[[], Callable[[str], Compiled | Interpreted]]]:
-        """How to get the function that opens a device, for every device that is known."""
+        """A loader of the opener of each known device."""
         # Not needed for our own devices, and slow to import.
         from importlib.metadata import entry_points
 
@@ -158,7 +158,7 @@ class _Devices:
         return others | self._here()
 
     def _here(self) -> dict[str, Callable[[], Callable[[str], Compiled | Interpreted]]]:
-        """The devices that are known without a look at what is installed."""
+        """The loaders of devices that are known without a look at installed packages."""
         registered = {name: partial(_itself, opener) for name, opener in self._registered.items()}
         return registered | _own_loaders()
 
@@ -188,9 +188,10 @@ class _Devices:
 
     @property
     def DEFAULT(self) -> str:
-        """The device that is meant where none is named.
+        """The device of tensors for which none is named.
 
-        What was assigned here, else `FERRULE_DEVICE`, else the first of CPU and NUMPY that opens.
+        It is the one assigned here, else `FERRULE_DEVICE`, else the first of CPU and NUMPY that
+        opens.
         """
         configured = config().FERRULE_DEVICE
         default = self._defaults.get(configured)
@@ -205,11 +206,11 @@ class _Devices:
 
     @property
     def known_default(self) -> str | None:
-        """The default device, if anybody has asked for it with these settings; else None."""
+        """The default device, if it was looked up with these settings before; else None."""
         return self._defaults.get(config().FERRULE_DEVICE)
 
     def known(self, name: str) -> str:
-        """The one spelling of the name of a device that can be opened, which it is.
+        """The canonical spelling of a device's name; opens the device.
 
         Raises `UnknownDeviceError` and `DeviceUnavailableError` as `Device[name]` does.
         """
@@ -265,7 +266,7 @@ allocators.opener = _open_allocator
 # *** compiled devices ***
 
 
-# What decides the program of a kernel besides its AST, its target and its compiler: this code.
+# The code that decides the program of a kernel, besides its AST, its target and its compiler.
 _CODEGEN = (
     "records",
     "dtype",
@@ -290,7 +291,7 @@ def codegen_fingerprint() -> str:
 
 
 def codegen_files() -> list[Path]:
-    """The files of that code."""
+    """The files of the code that turns an AST into source."""
     return source_files(_CODEGEN)
 
 
@@ -317,7 +318,7 @@ class Compiled:
         self.compiler = NoCompiler(device) if compiler is None else compiler
         self.runtime = no_runtime(device) if runtime is None else runtime
         self.graph = graph
-        # Where products may be rounded, kernels are others.
+        # Kernels differ where products may be rounded to tf32.
         self._runners_by: defaultdict[bool, dict[LazyOp, CompiledASTRunner]] = defaultdict(dict)
         self._winners_by: defaultdict[bool, dict[LazyOp, Winner | None]] = defaultdict(dict)
 
@@ -331,9 +332,9 @@ class Compiled:
 
     @property
     def linearizer_opts(self) -> Target:
-        """What code generation may assume about the device, by the settings in force.
+        """The target of code generation for the device, by the settings in force.
 
-        Raises `CompileError` for one that has no renderer.
+        Raises `CompileError` for a device without a renderer.
         """
         if self.renderer is None:
             raise no_kernels(self.device, "renderer")
@@ -341,10 +342,7 @@ class Compiled:
         return allowed(target)
 
     def synchronize(self) -> None:
-        """Waits for everything queued on the device.
-
-        A device that queues nothing need not define it.
-        """
+        """Wait for all work queued on the device; a device without a queue need not define it."""
 
     def get_linearizer(self, ast: LazyOp) -> Linearizer:
         """A handle on the kernel of `ast`, its schedule chosen for this device: one that a search
@@ -358,7 +356,7 @@ class Compiled:
             self._search([ast])
         winner = self.winner(ast)
         if winner is not None:
-            # It was stored by somebody, at some time: whatever is wrong with it must not matter.
+            # An earlier process stored it: no fault in it may raise here.
             try:
                 return Linearizer(ast, self.linearizer_opts, winner.opts)
             except Exception as error:
@@ -366,7 +364,7 @@ class Compiled:
         return Linearizer(ast, self.linearizer_opts)
 
     def _distrust(self, ast: LazyOp, error: Exception) -> None:
-        """Forgets a winner that cannot be applied."""
+        """Forget a winner that cannot be applied."""
         from ferrule.winners import TuningWarning
 
         self._winners[ast] = None
@@ -374,7 +372,10 @@ class Compiled:
         warnings.warn(text, TuningWarning, stacklevel=2)
 
     def winner(self, ast: LazyOp) -> Winner | None:
-        """What a search for the kernel's schedule found, in this process or in an earlier one."""
+        """The result of a search for the kernel's schedule, of this process or an earlier one.
+
+        None if there was no search.
+        """
         if ast not in self._winners and self.compiler.cachekey is not None:
             from ferrule import winners
 
@@ -383,7 +384,7 @@ class Compiled:
         return self._winners.get(ast)
 
     def _search(self, asts: Sequence[LazyOp]) -> None:
-        """Searches for the schedules of those kernels that no search was made for so far."""
+        """Search for the schedules of kernels for which there was no search so far."""
         if all(self._winners.get(ast) is not None for ast in asts):
             return
         from ferrule import tuner
@@ -392,14 +393,14 @@ class Compiled:
             for ast in asts:
                 if self._winners.get(ast) is not None:
                     continue
-                # A runner may be older than what another process found.
+                # A runner may be older than the schedule that another process found.
                 self._runners.pop(ast, None)
                 if self.winner(ast) is None:
                     found = search.tune(ast, config().BEAM_SECONDS, config().BEAM)
                     self.adopt(ast, found)
 
     def tuner(self) -> Tuner:
-        """What searches for schedules of kernels of this device; to be used in a `with` block."""
+        """A searcher for schedules of this device's kernels, to be used in a `with` block."""
         from ferrule.tuner import Tuner
 
         opener = Device.registered(self.device)
@@ -472,7 +473,7 @@ class Compiled:
             for ast in missing:
                 self.get_runner(ast)
             return
-        # Of a kernel only this is kept until it is compiled: its code is many objects.
+        # Nothing else of a kernel is kept until it is compiled: its code is many objects.
         started: list[tuple[LazyOp, CompiledASTRunner, Future[bytes]]] = []
         with self.compiling() as begin:
             for ast in missing:
@@ -483,8 +484,9 @@ class Compiled:
 
     @contextmanager
     def compiling(self) -> Iterator[Callable[[str], Future[bytes]]]:
-        """A block with a function that begins to compile a source, on another thread but with the
-        settings of this one. At the end of the block all is compiled.
+        """A block with a function that begins to compile a source on another thread.
+
+        That thread has the settings of this one. The end of the block waits for all of them.
         """
         from concurrent.futures import ThreadPoolExecutor  # slow to import
 
@@ -495,12 +497,12 @@ class Compiled:
             yield begin
 
     def cache_key(self, ast: LazyOp) -> str:
-        """What decides a kernel's program, as text."""
+        """The key of a kernel's program in the disk cache: all that decides the program."""
         parts = (ast.key, self.linearizer_opts.key, self.compiler.cachekey)
         return f"{parts} {codegen_fingerprint()}"
 
     def _take_from_cache(self, asts: Sequence[LazyOp]) -> None:
-        """The runners that the disk cache has; none where their sources are to be shown."""
+        """Load the runners that the disk cache has; none if their sources are to be shown."""
         if self.compiler.cachekey is None or config().DEBUG >= 3 or not asts:
             return
         keys = {self.cache_key(ast): ast for ast in asts}
@@ -511,7 +513,7 @@ class Compiled:
                 self._runners[keys[key]] = stored[0]
 
     def load(self, runner: CompiledASTRunner, lib: bytes) -> None:
-        """Gives a runner its program."""
+        """Give a runner its program."""
         runner.device = self.device
         runner.lib = lib
         runner.program = self.runtime(runner.name, lib)
@@ -520,7 +522,7 @@ class Compiled:
         return self._remember(ast, self.to_program(self.get_linearizer(ast)))
 
     def _remember(self, ast: LazyOp, runner: CompiledASTRunner) -> CompiledASTRunner:
-        """Keeps a runner, and its program on disk."""
+        """Keep a runner, and its program on disk."""
         self._runners[ast] = runner
         if self.compiler.cachekey is not None:
             diskcache.put(_KERNEL_TABLE, self.cache_key(ast), _entry(runner))
@@ -530,7 +532,7 @@ class Compiled:
 def _runner_of(
     ast: LazyOp, name: str, source: str, launch: Launch | None, facts: KernelFacts | None = None
 ) -> CompiledASTRunner:
-    """A runner without a program; devices that have no blocks of threads launch nothing."""
+    """A runner without a program; `launch` is None for devices without blocks of threads."""
     if launch is None:
         return CompiledASTRunner(ast, name, source, facts=facts)
     asked = {"shared_bytes": launch.shared_bytes} if launch.shared_bytes else None
@@ -538,9 +540,9 @@ def _runner_of(
 
 
 def _entry(runner: CompiledASTRunner) -> bytes:
-    """What the disk cache keeps of a runner: its name, its launch, its facts and its program.
+    """The disk cache's entry of a runner: its name, its launch, its facts and its program.
 
-    Not all have a launch, nor facts that are numbers.
+    The launch is empty on processors, and the facts are if they are symbolic.
     """
     launch = ""
     if runner.global_size is not None and runner.local_size is not None:
@@ -552,7 +554,7 @@ def _entry(runner: CompiledASTRunner) -> bytes:
 
 
 def _from_entry(ast: LazyOp, entry: bytes) -> tuple[CompiledASTRunner, bytes] | None:
-    """The runner and the program of an entry of the disk cache; None where it is malformed."""
+    """The runner and the program of an entry of the disk cache; None if it is malformed."""
     try:
         start, text, facts_text, lib = entry.split(b"\0", 3)
         name = start.decode()

@@ -1,8 +1,8 @@
 """The on-disk cache: byte strings by table and key, kept between processes.
 
-It is a convenience and never a reason to fail: where the folder cannot be used, or the disk is
-full, reads miss and writes are dropped, with a note at `DEBUG=1`. Many processes and threads may
-use it at once (SQLite in WAL mode), also across a fork.
+The cache never makes a program fail: if the folder cannot be used, or the disk is full, reads miss
+and writes are dropped, with a note at `DEBUG=1`. Many processes and threads may use it at once
+(SQLite in WAL mode), also across a fork.
 
 Native code is loaded from it. So the folder is created for its user alone, and it is refused,
 with a `CacheWarning`, where somebody else owns it or can write to it. Each value is stored with
@@ -68,27 +68,27 @@ def digest(*parts: str | bytes) -> str:
 
 
 def get(table: str, key: str) -> bytes | None:
-    """What was `put` under `key` in `table`; None if it is not there."""
+    """The value that was `put` under `key` in `table`; None if there is none."""
     return _cache_of(config().FERRULE_CACHE_DIR).get(table, key)
 
 
 def get_many(table: str, keys: Sequence[str]) -> dict[str, bytes]:
-    """What is there of `keys`, by one query."""
+    """The values of those `keys` that are in `table`, by one query."""
     return _cache_of(config().FERRULE_CACHE_DIR).get_many(table, keys)
 
 
 def put(table: str, key: str, value: bytes) -> None:
-    """Keeps `value` under `key` in `table`, in place of what was there."""
+    """Keep `value` under `key` in `table`, in place of an earlier value."""
     _cache_of(config().FERRULE_CACHE_DIR).put(table, key, value)
 
 
 def usage() -> tuple[int, int]:
-    """How many entries there are, and how many bytes they take on the disk."""
+    """The number of entries, and the bytes that they take on the disk."""
     return _cache_of(config().FERRULE_CACHE_DIR).usage()
 
 
 def clear() -> int | None:
-    """Removes all entries; gives how many there were, None where they cannot be removed."""
+    """Remove all entries. Returns their number, None if they cannot be removed."""
     return _cache_of(config().FERRULE_CACHE_DIR).clear()
 
 
@@ -102,12 +102,12 @@ def _row_key(table: str, key: str) -> bytes:
 
 
 def _checksum(row_key: bytes, value: bytes) -> bytes:
-    # With the key in it, an entry that turns up under another key is found out too.
+    # The digest includes the key, so that an entry under a wrong key does not match either.
     return hashlib.sha256(row_key + value).digest()
 
 
 def _unsafe(path: Path) -> str | None:
-    """Why native code must not be loaded from `path`; None if it may."""
+    """The reason why native code must not be loaded from `path`; None if it may be."""
     if not hasattr(os, "geteuid"):
         return None
     status = path.stat()
@@ -135,11 +135,11 @@ class DiskCache:
         _caches.add(self)
 
     def get(self, table: str, key: str) -> bytes | None:
-        """What was `put` under `key` in `table`; None if it is not there."""
+        """The value that was `put` under `key` in `table`; None if there is none."""
         return self.get_many(table, (key,)).get(key)
 
     def get_many(self, table: str, keys: Sequence[str]) -> dict[str, bytes]:
-        """What is there of `keys`, by one query."""
+        """The values of those `keys` that are in `table`, by as few queries as possible."""
         found: dict[str, bytes] = {}
         for start in range(0, len(keys), _LARGEST_QUERY):
             named = {_row_key(table, key): key for key in keys[start : start + _LARGEST_QUERY]}
@@ -149,7 +149,7 @@ class DiskCache:
         return found
 
     def put(self, table: str, key: str, value: bytes) -> None:
-        """Keeps `value` under `key` in `table`, in place of what was there."""
+        """Keep `value` under `key` in `table`, in place of an earlier value."""
         row_key = _row_key(table, key)
         row = (row_key, value, _checksum(row_key, value), _today())
         check_size = self._puts % _PUTS_BETWEEN_CHECKS == 0
@@ -164,11 +164,11 @@ class DiskCache:
             self._puts += 1
 
     def usage(self) -> tuple[int, int]:
-        """How many entries there are, and how many bytes they take on the disk."""
+        """The number of entries, and the bytes that they take on the disk."""
         return self._attempt(lambda database: (_count(database), _size(database)), (0, 0))
 
     def clear(self) -> int | None:
-        """Removes all entries; gives how many there were, None where they cannot be removed."""
+        """Remove all entries. Returns their number, None if they cannot be removed."""
         return self._attempt(_remove_all, None)
 
     def close(self) -> None:
@@ -185,7 +185,7 @@ class DiskCache:
         self._disconnect()
 
     def _attempt(self, action: Callable[[sqlite3.Connection], R], otherwise: R) -> R:
-        """The result of `action` on the database; `otherwise` where it cannot be had."""
+        """The result of `action` on the database; `otherwise` if that fails."""
         with self._lock:
             for _ in range(2):
                 try:
@@ -200,7 +200,7 @@ class DiskCache:
 
     def _open(self) -> sqlite3.Connection | None:
         if self._connection is None and self._usable:
-            # Whatever goes wrong below will go wrong again: one attempt is enough.
+            # An error below would come again, so that there is one attempt only.
             self._usable = False
             try:
                 if self._is_safe():
@@ -211,7 +211,7 @@ class DiskCache:
         return self._connection
 
     def _is_safe(self) -> bool:
-        """Creates what is missing; False, with a warning, where others could plant code."""
+        """Create the folder and the file. False, with a warning, if others could plant code."""
         self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         reason = _unsafe(self._folder)
         if reason is None and not self._file.exists() and os.access(self._folder, os.W_OK):
@@ -246,7 +246,7 @@ class DiskCache:
         return database
 
     def _set_aside(self, reason: str) -> None:
-        """Moves a database that SQLite cannot read out of the way, so that a new one is begun."""
+        """Move a database that SQLite cannot read out of the way, so that a new one is begun."""
         _note(f"{self._file}: {reason}; moved aside, and begun anew")
         self._disconnect()
         self._usable = True
@@ -308,7 +308,7 @@ def _tidy(database: sqlite3.Connection, bad: list[bytes], stale: list[bytes], to
         marks = [(today, key) for key in stale]
         database.executemany("UPDATE entries SET used = ? WHERE key = ?", marks)
     except sqlite3.OperationalError as error:
-        # Read-only, or full: what was read is still good.
+        # The disk is read-only or full: the values that were read are still good.
         _note(str(error))
 
 

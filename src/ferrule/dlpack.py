@@ -1,8 +1,8 @@
 """DLPack, the exchange of arrays between libraries in memory that both can use.
 
 NumPy makes and reads the capsules: they live as long as someone holds the memory, and outlive the
-interpreter. What it lacks is done here: number types that it does not know, such as bfloat16, go
-through it as integers of the same width, and the type is written into the capsule.
+interpreter. Number types that NumPy does not know, such as bfloat16, go through it as integers of
+the same width; this module writes the type into the capsule.
 
 The structures are those of DLPack 1.0, https://dmlc.github.io/dlpack/latest/c_api.html.
 """
@@ -84,7 +84,7 @@ def _type_of(capsule: object) -> _Type:
 
 @final
 class _Shared:
-    """Memory that an array protects, for the protocol that has no word for that."""
+    """The memory of a read-only array, for the version of the protocol that cannot say so."""
 
     def __init__(self, array: Array) -> None:
         self.array = array

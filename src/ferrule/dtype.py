@@ -113,7 +113,7 @@ _NEGATIVE_NAN: Final = -math.nan
 
 
 def exact(value: object) -> Hashable:
-    """A key that two literals share if they have the same type and the same bits.
+    """A key that is equal for two literals of the same type and the same bits.
 
     `==` is no such key: 1 equals True and 1.0, 0.0 equals -0.0, and no NaN equals itself.
 
@@ -126,7 +126,7 @@ def exact(value: object) -> Hashable:
 
 
 def shown(value: object) -> str:
-    """A literal as text that differs where `exact` does: the sign of a NaN is shown.
+    """A literal as text that differs if `exact` differs: the sign of a NaN is shown.
 
     >>> shown(-math.nan), shown(-0.0), shown(1)
     ('-nan', '-0.0', '1')
@@ -273,7 +273,7 @@ def sum_dtype(dtype: DType) -> DType:
 
 
 class _Functions:
-    """What `dtypes` can do; apart from it, for it has members called `bool`, `int`, `float`."""
+    """The functions of `dtypes`, apart from it: its members hide `bool`, `int` and `float`."""
 
     promote = staticmethod(promote)
     sum_dtype = staticmethod(sum_dtype)
@@ -282,17 +282,17 @@ class _Functions:
 
     @staticmethod
     def is_float(dtype: DType) -> bool:
-        """Whether `dtype` is a floating-point type."""
+        """True for a floating-point type."""
         return dtype.exponent_bits > 0
 
     @staticmethod
     def is_int(dtype: DType) -> bool:
-        """Whether `dtype` is an integer type, signed or not; bool is none."""
+        """True for an integer type, signed or not; False for bool."""
         return dtype.exponent_bits == 0 and dtype is not dtypes.bool
 
     @staticmethod
     def is_unsigned(dtype: DType) -> bool:
-        """Whether `dtype` is an unsigned integer type."""
+        """True for an unsigned integer type."""
         return dtype.name.startswith("uint")
 
     @staticmethod

@@ -1,8 +1,8 @@
-"""`Enum`, as the standard library's, whose members are found and hashed in a fraction of the time.
+"""The standard library's `Enum` with fast look-ups and hashes of members.
 
-The compiler asks for members thousands of times in every step. Before Python 3.12 the metaclass of
-enumerations has a `__getattr__`, and with it each `BinaryOps.ADD` takes the long way of classes
-that decide themselves what an attribute is: four times as long as an attribute of another class.
+The compiler looks up members thousands of times in every step. Before Python 3.12 the metaclass of
+enumerations has a `__getattr__`, so that each `BinaryOps.ADD` takes the slow path of attribute
+look-up: four times as long as an attribute of another class.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ class _Members(enum.EnumType):
     """Looks in the class's own `__dict__` first, where the members are."""
 
     if not TYPE_CHECKING and sys.version_info < (3, 12):
-        # The one function of this name that the interpreter has a short way for.
+        # The interpreter has a fast path for this function alone.
         __getattribute__ = object.__getattribute__
 
         def __getattr__(cls, name: str) -> Any:
@@ -24,9 +24,9 @@ class _Members(enum.EnumType):
 
 
 class Enum(enum.Enum, metaclass=_Members):
-    """The standard `Enum`: members are equal if they are the same, and hash so, without a name.
+    """The standard `Enum` whose members are equal and hashed by identity, not by name.
 
-    Class methods are not allowed: what is in a class's own `__dict__` is found as it is.
+    Class methods are not allowed: look-ups return the entries of the class's `__dict__` unbound.
 
     >>> class Side(Enum):
     ...     LEFT = 1

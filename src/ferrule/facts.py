@@ -1,6 +1,6 @@
-"""What a kernel's tree of operations says about a run of it: what it costs and what it touches.
+"""Kernel statistics: the operations of a run and the memory that it touches, found from the AST.
 
-It takes a third of a millisecond to find, so the disk cache keeps it beside the kernel's program.
+Finding them takes a third of a millisecond, so the disk cache keeps them beside the program.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from ferrule.records import dataclass
 @final
 @dataclass(frozen=True)
 class KernelFacts:
-    """What an AST says about a run; buffers are named by their positions."""
+    """The statistics of a run, found from its AST; buffers are named by their positions."""
 
     op_estimate: sint
     mem_estimate: sint
@@ -24,10 +24,10 @@ class KernelFacts:
     writes: frozenset[int]
     reads: frozenset[int]
     least_bytes: tuple[tuple[int, int], ...]
-    """How large a buffer must be, for those of which that is known."""
+    """The least size in bytes of each buffer for which it is a number."""
     least_symbolic: tuple[tuple[int, Expr, sint], ...] = ()
-    """The same, for views of which variables decide it, with the number of their elements: where
-    there are none, nothing is touched."""
+    """The least sizes that depend on variables, each with the number of elements of the view. A
+    view without elements touches nothing."""
 
     @staticmethod
     def of(ast: LazyOp) -> KernelFacts:
@@ -82,7 +82,7 @@ def _positions(numbers: list[int]) -> frozenset[int]:
 
 
 def _touched_bytes(arg: MemBuffer) -> sint | None:
-    """Where what a view touches ends, in bytes; None where that is not known."""
+    """The end of the memory that a view touches, in bytes; None if it is unknown."""
     view = arg.st.view
     if view.mask is not None:
         return None

@@ -94,7 +94,7 @@ def _resized(value: Value, axis: int, size: int | None, what: str) -> Value:
 
 
 def _finished(value: Value, x: Tensor, size: int, norm: str | None, forward: bool) -> Tensor:
-    """Scaled as `norm` says, in the float type of what was transformed."""
+    """The result scaled as `norm` says, in the float type of the argument."""
     if norm not in (None, "backward", "ortho", "forward"):
         raise ValueError(f"[fft] norm {norm!r} is not one of 'backward', 'ortho', 'forward'")
     if norm == "ortho":
@@ -320,7 +320,7 @@ def irfft2(
 def _along(
     x: Tensor, s: Sequence[int] | None, dim: Sequence[int] | None, pairs: bool, what: str
 ) -> list[tuple[int | None, int]]:
-    """The number of points along each axis, None for what there are, and the axis."""
+    """The number of points along each axis, None for the axis's own size, and the axis."""
     rank = x.ndim - pairs
     if dim is None:
         dim = range(rank) if s is None else range(-len(s), 0)

@@ -1,6 +1,4 @@
-"""What tells one version of this package's code from another: what is kept on disk must not outlive
-the code that it came from.
-"""
+"""Digests of this package's code, so that nothing kept on disk outlives the code that made it."""
 
 from __future__ import annotations
 

@@ -1,5 +1,6 @@
-"""Polynomials that kernels and functions of tensors both compute with, fitted by Chebyshev
-interpolation or weighted least squares; the constant term comes first.
+"""Polynomials that kernels and functions of tensors share; the constant term comes first.
+
+They were fitted by Chebyshev interpolation or weighted least squares.
 """
 
 from __future__ import annotations

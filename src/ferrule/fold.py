@@ -1,7 +1,7 @@
-"""Element-wise operations on known values, in the arithmetic of their dtype.
+"""Constant folding: element-wise operations on constants, in the arithmetic of their dtype.
 
-Only what every device rounds alike is computed here: EXP2, LOG2, SIN and COS are left to the
-device, whose last bit may differ.
+Only operations that every device rounds alike are folded. EXP2, LOG2, SIN and COS are left to the
+device, since the last bit may differ.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def _largest_float(a: float, b: float) -> float | None:
     if math.isnan(a) or math.isnan(b):
         return a if math.isnan(a) else b
     if a == b == 0 and math.copysign(1.0, a) != math.copysign(1.0, b):
-        return None  # which zero comes out is the device's choice
+        return None  # devices differ in the sign of the zero
     return max(a, b)
 
 
@@ -111,7 +111,7 @@ def _rules_of(dtype: DType) -> dict[Op, Callable[..., Scalar | None]]:
 
 
 def fold(op: Op, dtype: DType, values: Sequence[Scalar]) -> Scalar | None:
-    """`op` on values of `dtype`; None where the device is to compute it.
+    """`op` on values of `dtype`; None if the device has to compute it.
 
     >>> fold(BinaryOps.ADD, dtypes.uint8, [200, 100])
     44
@@ -128,7 +128,7 @@ def fold(op: Op, dtype: DType, values: Sequence[Scalar]) -> Scalar | None:
 
 
 def fold_cast(value: Scalar, source: DType, target: DType) -> Scalar | None:
-    """`value` of `source` as `target` holds it; None where the device is to compute it.
+    """`value` of dtype `source`, cast to `target`; None if the device has to compute it.
 
     >>> fold_cast(-1.75, dtypes.float32, dtypes.int32)
     -1
@@ -159,7 +159,7 @@ def fold_bitcast(value: Scalar, source: DType, target: DType) -> Scalar | None:
 
 
 def is_negative_zero(value: object) -> bool:
-    """Whether it is -0.0, which is not what padding and sums start from."""
+    """True for -0.0: padding and sums start from 0.0, which differs in its bits."""
     return isinstance(value, float) and value == 0 and math.copysign(1.0, value) < 0
 
 
@@ -183,7 +183,7 @@ def fold_reduce(op: ReduceOps, dtype: DType, value: Scalar, count: int) -> Scala
 
 
 def is_identity(op: BinaryOps, value: Scalar, dtype: DType, right: bool) -> bool:
-    """Whether `x op value` is x, bit by bit, whatever x of `dtype` is; not `right`: `value op x`.
+    """True if `x op value` has the bits of x for any x of `dtype`; not `right`: `value op x`.
 
     >>> is_identity(BinaryOps.ADD, 0.0, dtypes.float32, right=True)  # -0.0 + 0.0 is 0.0
     False
@@ -193,7 +193,9 @@ def is_identity(op: BinaryOps, value: Scalar, dtype: DType, right: bool) -> bool
 
 
 def same_operand(op: Op, dtype: DType, known: Sequence[Scalar | None]) -> int | None:
-    """Which operand the result is, bit by bit, whatever those are that are not known (None).
+    """The number of the operand that the result equals in all bits, whatever unknown ones are.
+
+    `known` has None for unknown operands. None if there is no such operand.
 
     >>> same_operand(BinaryOps.MUL, dtypes.float32, [1.0, None])
     1

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, Protocol, TypeVar, final
 
 T = TypeVar("T")
 
-# What the documents have in this module, though it is in a higher layer.
+# Names that are documented in this module, though they are in a higher layer.
 _DOCUMENTED_HERE = {"DType": "ferrule.dtype", "dtypes": "ferrule.dtype"}
 
 if not TYPE_CHECKING:  # which would take any name for one of the module
@@ -45,7 +45,7 @@ def prod(factors: Iterable[T]) -> T | int:
 def no_attribute(
     module: str, name: str, names: Iterable[str], instead: Mapping[str, str] | None = None
 ) -> AttributeError:
-    """The error for a name that a module lacks: what does it here, or names that are like it.
+    """The error for a name that a module lacks, with its replacement or similar names.
 
     >>> no_attribute("ferrule.nn.optim", "Adan", ["Adam", "SGD"])
     AttributeError("module 'ferrule.nn.optim' has no attribute 'Adan'; did you mean Adam?")
@@ -94,9 +94,9 @@ def round_up(number: int, multiple: int) -> int:
 
 
 def lock_across_forks() -> RLock:
-    """A lock that nobody holds in a forked child: a fork waits for its turn.
+    """A lock that is free in a forked child: a fork waits until it can take the lock.
 
-    What it protects is whole in the child as well.
+    So the data that it protects is consistent in the child as well.
     """
     lock = RLock()
     if hasattr(os, "register_at_fork"):
@@ -110,7 +110,7 @@ _ANSI = re.compile("\x1b\\[[0-9;]*m")
 
 
 def check_function(function: object, what: str) -> None:
-    """Raises `TypeError` for what cannot be called.
+    """Raise `TypeError` for an object that cannot be called.
 
     >>> check_function(3, "grad")
     Traceback (most recent call last):
@@ -123,7 +123,9 @@ def check_function(function: object, what: str) -> None:
 
 
 def not_a_function(module: str, instead: str) -> None:
-    """Makes calling a module, which has the name of another library's function, say what to write.
+    """Make calling a module raise an error with the replacement.
+
+    For modules that have the name of another library's function.
 
     >>> import ferrule.jit
     >>> ferrule.jit(print)
@@ -162,7 +164,7 @@ def colored(text: str, colour: str) -> str:
 
 
 def ansi_length(text: str) -> int:
-    """How many characters of `text` a terminal shows.
+    """The number of characters of `text` that a terminal shows.
 
     >>> ansi_length(colored("ok", "RED"))
     2
@@ -184,7 +186,7 @@ class _Counters:
     )
 
     host_calls: int
-    """How often a function ran on the host (`ferrule.host`)."""
+    """The number of runs of functions on the host (`ferrule.host`)."""
 
     def __init__(self) -> None:
         self.mem_used = 0
@@ -206,4 +208,4 @@ class _Counters:
 
 
 GlobalCounters = _Counters()
-"""What has run in this process, in total. `mem_used` is a level, so `reset` leaves it."""
+"""Totals of all runs in this process. `mem_used` is a level, so `reset` leaves it."""

@@ -1,8 +1,8 @@
-"""Functions of NumPy arrays as lazy nodes: what is computed on the host, by name and counted.
+"""Host functions: functions of NumPy arrays as lazy nodes.
 
-A few functions have no form in the primitive ops that is worth having: sorting, and matrix
-decompositions. They run as a node of their own when the graph is realised, in captured programs
-as well; inputs come to the host and the result goes back to its device.
+Primitive ops express a few functions badly: sorting, and matrix decompositions. They run as a node
+of their own when the graph is realised, in captured programs as well. Inputs are copied to the
+host, and the result goes back to its device.
 `GlobalCounters.host_calls` counts them, so that a test can tell that nothing else leaves a device.
 """
 
@@ -29,7 +29,7 @@ from ferrule.runner import JITRunner, update_stats
 from ferrule.shape.view import ShapeError
 
 Array: TypeAlias = np.ndarray[Any, Any]
-_SMALL_MATRIX = 200 * 200  # elements
+_SMALL_MATRIX = 200 * 200  # elements up to which one thread computes; see `HostFunction`
 
 
 @final
@@ -106,7 +106,7 @@ def on_host(
     dtype: DType,
     *args: Any,
 ) -> Value:
-    """What `function(*arrays of the sources, *args)` gives, as a lazy value outside the tape.
+    """The result of `function(*arrays of the sources, *args)`, as a lazy value off the tape.
 
     `function` must be a module's function, pure, and give an array of `shape`, which is converted
     to `dtype`; `args`, which have to be hashable, are passed on as they are. Each node that is
@@ -137,7 +137,7 @@ def _host_function(
     line: str,
     *args: Any,
 ) -> HostFunction:
-    """The same object for the same function, by which a graph with it is found again."""
+    """One object for each function and its arguments, so that equal graphs have equal keys."""
     return HostFunction(function, args, shapes, device, line)
 
 

@@ -1,8 +1,8 @@
-"""Imports that ferrule takes part in: of names that it does not have, and of einops.
+"""Import hooks: hints for names that ferrule does not have, and a backend for einops.
 
-Attributes that are missing say what to write instead (`ferrule.optim`). Python's imports drop that
-text, so a finder behind all others gives it to them. A finder in front of all others waits for
-einops, which knows only the tensors of those who subclass one of its classes.
+Missing attributes say what to write instead (`ferrule.optim`). Python's imports drop that text, so
+a finder behind all others adds it. A finder in front of all others waits for einops, which takes
+the tensors of libraries that subclass one of its classes.
 """
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ from types import ModuleType
 from typing import Any, final
 
 _BACKENDS = "einops._backends"
-"""The module of einops that says which tensors it takes."""
+"""The module of einops with the backends for tensors of other libraries."""
 
 
 @final
 class _Hints:
-    """Finds nothing, and says why: it is asked for modules that nobody else has found."""
+    """A finder that finds nothing, and says why; it comes after all others."""
 
     @staticmethod
     def find_spec(name: str, path: object = None, target: object = None) -> None:
@@ -35,7 +35,7 @@ class _Hints:
 
 @final
 class _WithEinops:
-    """Finds einops where it is, once, and sees to it that its backends are followed by ours."""
+    """A finder of einops' backends, which adds ours to them, once."""
 
     def find_spec(self, name: str, path: object = None, target: object = None) -> Any:
         """The spec of the backends of einops, whose loader registers one more."""

@@ -1,7 +1,7 @@
 """Tables in which equal objects are one object, for as long as something refers to it.
 
-A `WeakValueDictionary` does the same, and takes several times as long: it is Python code, and these
-tables are asked for every node of every graph.
+A `WeakValueDictionary` does the same, and takes several times as long: it is Python code, and each
+node of each graph needs a look-up.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ class Entry(weakref.ref[Any]):
 
 @final
 class Table(dict[Any, Entry]):
-    """The objects that are alive, by what they are.
+    """The live objects, by their keys.
 
     >>> table, numbers = Table(), frozenset((1, 2))
     >>> table.remember("small", numbers) is numbers
@@ -36,15 +36,15 @@ class Table(dict[Any, Entry]):
     """
 
     def find(self, key: Any) -> Any:
-        """The object that is equal to `key`; None where there is none."""
+        """The live object with an equal key; None if there is none."""
         entry = self.get(key)
         return None if entry is None else entry()
 
     def remember(self, key: Any, made: Any) -> Any:
-        """From now on `made` is the one that is equal to `key`, and given back.
+        """Enter `made` under `key`, and return it; or return the object that is there already.
 
-        Unless there is one: another thread, or a destructor, was faster than the caller, who
-        found none. Then it is that one, and `made` is to be forgotten.
+        Another thread, or a destructor, may have entered one since the caller found none. The
+        caller then has to forget `made`.
         """
         entry = Entry(made, _forget)
         entry.key = key
@@ -56,10 +56,10 @@ class Table(dict[Any, Entry]):
             other = found()
             if other is not None:
                 return other
-            self.remove(found)  # what it was is gone, and nobody has said so yet
+            self.remove(found)  # its object is gone, and the callback has not run yet
 
     def remove(self, entry: Entry) -> None:
-        """Removes an entry; one that another thread has put in its place meanwhile stays."""
+        """Remove an entry, but not another that a thread has put in its place meanwhile."""
         key = entry.key
         if self.get(key) is not entry:
             return
@@ -69,6 +69,9 @@ class Table(dict[Any, Entry]):
 
 
 def _forget(entry: Any, is_finalizing: Callable[[], bool] = sys.is_finalizing) -> None:
-    """Uses no global name, nor hashes a key, when the process ends: objects may outlive names."""
+    """Remove the entry of a dead object.
+
+    At the end of the process it uses no global name, and hashes no key: objects may outlive names.
+    """
     if not is_finalizing():
         entry.table.remove(entry)

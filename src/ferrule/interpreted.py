@@ -1,4 +1,4 @@
-"""A device that runs a kernel op by op, each by a function of its own."""
+"""Interpreted devices: a kernel runs op by op, each by a function of its own."""
 
 from __future__ import annotations
 
@@ -138,12 +138,12 @@ class Interpreted:
         return _Step(fxn, sources, node.arg, node.arg.idx if is_memory else None, symbolic)
 
     def _snapshot(self, handle: Any, arg: MemBuffer) -> Any:
-        """What a buffer holds before the kernel writes to it."""
+        """A copy of a buffer's contents from before the kernel writes to it."""
         value = self.fxn_for_op[BufferOps.LOAD](handle, arg)
         return self.fxn_for_op[LoadOps.CONTIGUOUS](value)
 
     def _fusible(self, nodes: Sequence[LazyOp]) -> dict[LazyOp, LazyOp]:
-        """For each node that has a fused function with its source: that source."""
+        """The source of each node that has a fused function with it."""
         uses: dict[LazyOp, int] = {}
         for node in nodes:
             for source in node.src:
@@ -158,7 +158,7 @@ class Interpreted:
 
 
 def _with_store(ast: LazyOp) -> LazyOp:
-    """An AST without a STORE gets the one that it means: row-major, to buffer 0."""
+    """The AST with a STORE; one without gets the implied STORE, row-major to buffer 0."""
     if ast.op in (BufferOps.STORE, BufferOps.SINK):
         return ast
     st = ShapeTracker.from_shape(ast.shape)

@@ -17,9 +17,9 @@ _raise: Final = _signals.default_int_handler
 class Whole:
     """A block that is run to its end before Ctrl-C raises `KeyboardInterrupt`.
 
-    For writes over memory: one of which nobody knows whether it was done can be neither done again
-    nor left out. A second Ctrl-C ends the block at once. Only the main thread gets the signal, and
-    a program that handles it in its own way keeps to that.
+    It is for writes over memory: after an interrupt in the middle, a write could be neither
+    repeated nor left out. A second Ctrl-C ends the block at once. Only the main thread gets the
+    signal. A program's own handler of the signal stays in force.
     """
 
     __slots__ = ("_came", "_waits")

@@ -1,4 +1,4 @@
-"""What is known of the value of a node before it is computed."""
+"""Constant folding and simplification of nodes as they are made."""
 
 from __future__ import annotations
 
@@ -20,13 +20,14 @@ _Node = TypeVar("_Node", bound=Node)
 
 
 def is_empty(shape: Shape) -> bool:
-    """Whether there are no elements."""
+    """True for a shape without elements."""
     return 0 in shape
 
 
 def simpler(op: Op, srcs: tuple[_Node, ...], shape: Shape) -> _Node | Scalar | None:
-    """What an element-wise operation gives, bit by bit, if that is known: the node whose value it
-    is, or the number that all elements are.
+    """The result of an element-wise operation, if it needs no node of its own; else None.
+
+    It is a node with the same bits, or the number that all elements are.
     """
     if 0 in shape:
         return 0
@@ -58,7 +59,7 @@ def _with_constants(op: Op, srcs: tuple[_Node, ...]) -> _Node | Scalar | None:
 
 
 def reduced_const(op: ReduceOps, source: Node, shape: Shape) -> Scalar | None:
-    """The value of a reduce of nothing, or of a constant where its rounding is known."""
+    """The value of a reduce of nothing or of a constant; None if its rounding is unknown."""
     dtype = source.dtype
     if is_empty(source.shape):
         return REDUCED[op].identity(dtype)

@@ -1,10 +1,10 @@
-"""Mapping over an axis: what is computed for one lane, computed for all lanes at once.
+"""Batching, for `vmap`: the graph of one example, rewritten to compute a whole batch at once.
 
-A function runs once, on values without the mapped axis: the *lanes*. Each is a node that no device
-can compute, and knows the value with the axis in front. The part of the graph above such nodes is
-then built again with the axis, one rule for each primitive op, and so is the part of the tape above
-their edges: an entry's rule is, again, a function that runs on one lane. What does not depend on a
-lane stays as it is, and is computed once.
+A function runs once, on values without the mapped axis. Each is a *lane*: a node that no device can
+compute, and that knows the value with the axis in front. The part of the graph above such nodes is
+then built again with the axis, with one rule for each primitive op. So is the part of the tape
+above their edges, since an entry's rule is itself a function that runs on one lane. Nodes that do
+not depend on a lane stay as they are, and are computed once.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ from ferrule.steps import Steps
 
 
 class VmapError(RuntimeError):
-    """A mapped function does what cannot be done for all lanes at once."""
+    """A mapped function does something that has no batched form."""
 
 
 @final
@@ -67,15 +67,15 @@ class Lanes:
     def __init__(self, size: sint) -> None:
         self.size = size
         self.first_entry = tape_position()
-        """What is recorded from here on is made on a lane; what was before, if it has an edge."""
+        """Entries recorded from here on are made on a lane; earlier ones only if in `edges`."""
         self.first_node = LazyBuffer.empty((), dtypes.uint8, "").serial
         self.edges: WeakKeyDictionary[Entry, Edge] = WeakKeyDictionary()
-        """For entries made on one lane, the edges for all lanes."""
+        """The edges for all lanes of entries made on one lane."""
 
     def from_now_on(self) -> Lanes:
-        """The same lanes, on which nothing is that others recorded meanwhile.
+        """The same lanes without the entries that others recorded so far.
 
-        Among that are the lanes of a map around this one, which is going backwards as well.
+        Those include the lanes of an outer map that runs backwards as well.
         """
         lanes = copy(self)
         lanes.first_entry = tape_position()
@@ -104,7 +104,7 @@ class Lanes:
         return _Leaving(self).values(values)
 
     def holds(self, edge: Edge | None) -> bool:
-        """Whether an edge was made on a lane, rather than before."""
+        """True if an edge was made on a lane, rather than before."""
         return isinstance(edge, Entry) and (edge in self.edges or edge.serial > self.first_entry)
 
     def drawing(self) -> AbstractContextManager[None]:
@@ -117,7 +117,7 @@ class Lanes:
         return drawn_by(draw)
 
     def mapped(self, node: LazyBuffer) -> bool:
-        """Whether a node made on a lane depends on it."""
+        """True if a node made on a lane depends on it."""
         return _Leaving(self).node(node) is not None
 
 
@@ -138,7 +138,7 @@ class Lane(JITRunner):
         wait: bool = False,
         jit: bool = False,
     ) -> float | None:
-        """Raises: somebody asks what a mapped tensor contains."""
+        """Raise an error: the contents of a mapped tensor were asked for."""
         raise VmapError(
             f"[vmap] the values of a mapped tensor, here of shape {self.node.shape[1:]} in each of "
             f"{self.node.shape[0]} lanes, are known only after the mapped function has returned. "
@@ -152,7 +152,7 @@ class Lane(JITRunner):
 
 @final
 class _Leaving:
-    """From one lane to all lanes: nodes, values and entries."""
+    """The translation of nodes, values and tape entries from one lane to all lanes."""
 
     def __init__(self, lanes: Lanes) -> None:
         self._lanes = lanes
@@ -242,20 +242,20 @@ class _Leaving:
 @final
 @dataclass(frozen=True, slots=True)
 class OneLane:
-    """What an entry for all lanes knows about the one that it stands for."""
+    """The facts about an entry for one lane that the entry for all lanes keeps."""
 
     lanes: Lanes
     rule: Rule
     arg: Any
     shapes: tuple[Shape, ...]
     inside: tuple[bool, ...]
-    """For each parent: whether it too was made on the lane. Others get the sum over the lanes."""
+    """For each parent, True if it was made on the lane, too. Others get the sum over the lanes."""
     differs: tuple[bool, ...]
-    """For each value that is kept: whether it differs from lane to lane."""
+    """For each kept value, True if it differs from lane to lane."""
     output_differs: bool
 
     def stand_in(self, wide: Entry, lanes: Lanes) -> Entry:
-        """The entry for one lane, with lanes in the place of what is kept."""
+        """The entry for one lane, with lanes in the place of the kept values."""
         saved = [
             lanes.enter(value) if differs else value
             for value, differs in zip(wide.saved, self.differs, strict=True)
@@ -307,11 +307,11 @@ _SPREAD = Rule(lambda grad, entry: (_summed(grad),))
 # *** one rule for each primitive op ***
 
 LaneRule: TypeAlias = Callable[[LazyBuffer, Sequence[LazyBuffer | None], sint], LazyBuffer]
-"""From a node, its sources for all lanes and how many lanes there are to the node for all."""
+"""A rule: from a node, its sources for all lanes, and the number of lanes, to the node for all."""
 
 
 def spread(node: LazyBuffer, size: sint) -> LazyBuffer:
-    """The same for each lane."""
+    """The node with a first axis of `size`, along which it repeats."""
     return node.reshape((1, *node.shape)).expand((size, *node.shape))
 
 
@@ -391,11 +391,11 @@ _OWN_RULES: Final[dict[Any, LaneRule]] = {
     LoadOps.ASSIGN: _assigned,
     LoadOps.TEMPLATE: _of_template,
 }
-"""Of ops that ask which of their sources have lanes."""
+"""The rules of ops that need to know which of their sources have lanes."""
 
 
 def _each_lane(*parameters: Any) -> Array:
-    """The results of a function for each lane; `flags` say which arrays have lanes."""
+    """The stacked results of a function for each lane; `flags` say which arrays have lanes."""
     *arrays, function, flags, args = parameters
     count = next(len(array) for array, flag in zip(arrays, flags, strict=True) if flag)
     call: Callable[..., Array] = function

@@ -96,7 +96,7 @@ class LazyBuffer(Node):
 
     @staticmethod
     def from_buffer(buffer: Buffer, shape: Sequence[sint]) -> LazyBuffer:
-        """What is in `buffer`, row-major; a symbolic shape is laid out for its upper bounds."""
+        """The contents of `buffer`, row-major; symbolic sizes have room for their upper bounds."""
         shape = _sizes(shape)
         if storage_size(shape) != buffer.size:
             raise ShapeError(
@@ -126,18 +126,18 @@ class LazyBuffer(Node):
     def custom(
         runner: Any, srcs: Sequence[LazyBuffer], shape: Sequence[sint], dtype: DType, device: str
     ) -> LazyBuffer:
-        """What `runner.exec([out, *buffers of srcs], var_vals)` writes."""
+        """The value that `runner.exec([out, *buffers of srcs], var_vals)` writes."""
         shape = _sizes(shape)
         return _make(LoadOps.CUSTOM, tuple(srcs), runner, shape, dtype, device)
 
     @property
     def st(self) -> View:
-        """Where the elements are in the memory that the node has, or would get."""
+        """The view of the elements in the memory that the node has, or would get."""
         return storage_view(self.shape)
 
     @property
     def size(self) -> int:
-        """How many elements of memory the value takes."""
+        """The number of elements of the value's memory."""
         return storage_size(self.shape)
 
     # -- element-wise ----------------------------------------------------------------------------
@@ -147,9 +147,9 @@ class LazyBuffer(Node):
         return elementwise(op, (self, *others), arg)
 
     def same(self, op: Op, srcs: tuple[LazyBuffer, ...], arg: Any, dtype: DType) -> LazyBuffer:
-        """The node of an operation on values like this one, in shape and device.
+        """The node of an operation on values with this one's shape and device.
 
-        For operands that are known to fit, and to have no simpler result: nobody looks.
+        The operands must fit, and the result must have no simpler form: there are no checks.
         """
         key = (op, srcs, arg)
         found = _find(key)
@@ -162,9 +162,9 @@ class LazyBuffer(Node):
         shape: Shape | None = None,
         op: Op | None = None,
     ) -> LazyBuffer:
-        """A node like this one, of other sources; nobody else finds it.
+        """A node like this one with other sources; look-ups of equal nodes do not find it.
 
-        It has the same shape and the same op where no others are given.
+        It has the same shape and the same op unless others are given.
         """
         shape = self.shape if shape is None else shape
         twin = _make(op or self.op, srcs, arg, shape, self.dtype, self.device)
@@ -221,13 +221,13 @@ class LazyBuffer(Node):
     def scatter(self, index: LazyBuffer, axis: int, size: sint, how: str = "add") -> LazyBuffer:
         """Zeros with `size` at `axis`; each element is added to them at its `index` there.
 
-        `how` is one of `SCATTERED`: what becomes of several elements for one place.
+        `how` is one of `SCATTERED`, which combines several elements with one index.
         """
         arg = (axis, as_int(size)) if how == "add" else (axis, as_int(size), how)
         return self._with(ReduceOps.SCATTER, (index,), arg)
 
     def put(self, new: LazyBuffer, index: LazyBuffer, axis: int, how: str = "add") -> LazyBuffer:
-        """This, with elements of `new` combined into it at their `index` along `axis`.
+        """This value with elements of `new` combined into it at their `index` along `axis`.
 
         On other axes `new` may be smaller: it goes to the first places there.
         """
@@ -348,7 +348,7 @@ class LazyBuffer(Node):
         return _moved(self, op, arg) if simplified is None else simplified(self, arg)
 
     def template(self, template: Any, shape: Shape, dtype: DType) -> LazyBuffer:
-        """What the nodes of a `schedule.templates.Template` make of this one."""
+        """The function of a `schedule.templates.Template` applied to this value."""
         srcs = (self,)
         key = (LoadOps.TEMPLATE, srcs, template)
         found = _find(key)
@@ -394,7 +394,7 @@ class LazyBuffer(Node):
         return _make(LoadOps.ASSIGN, srcs, region, self.shape, self.dtype, self.device)
 
     def store_number(self) -> None:
-        """A constant becomes one element in memory, repeated. See `set_realized` for the order."""
+        """Turn a constant into one element in memory, repeated. The order is `set_realized`'s."""
         import numpy as np
 
         number = np.array(self.base_const(), self.dtype.np)
@@ -448,7 +448,7 @@ def _make(
     device: str,
     key: Any = None,
 ) -> LazyBuffer:
-    """A new node; with a `key`, which must hold the very tuple `srcs`, it is found again.
+    """A new node; with a `key`, which must hold the same tuple object `srcs`, it is found again.
 
     A second tuple would be a second reference to the sources, and the scheduler counts references.
     """
@@ -523,4 +523,4 @@ _SIMPLIFIED: Final[dict[MovementOps, Callable[[LazyBuffer, Any], LazyBuffer]]] =
     MovementOps.SHRINK: LazyBuffer.shrink,
     MovementOps.STRIDE: LazyBuffer.stride,
 }
-"""The movements of which some are no node of their own."""
+"""The movements that a method may simplify, so that they need no node of their own."""

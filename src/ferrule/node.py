@@ -1,4 +1,4 @@
-"""What a node of the lazy graph is. In a thread, equal nodes are one object.
+"""Nodes of the lazy graph. In a thread, equal nodes are one object.
 
 `lazy.py` makes the nodes.
 """
@@ -18,9 +18,9 @@ Shape: TypeAlias = tuple[sint, ...]
 
 
 def forget_nodes() -> None:
-    """From now on every expression is a new node, even where an equal one is alive.
+    """Make every expression from now on a new node, even if an equal one is alive.
 
-    For whoever has to tell what is computed from here on from what was there before.
+    A caller can then tell the nodes made from here on from earlier ones.
     """
     this_thread.state.nodes.clear()
 
@@ -31,7 +31,7 @@ _MEMORY: Final = frozenset({LoadOps.EMPTY, LoadOps.FROM, LoadOps.CUSTOM, LoadOps
 
 
 class Node:
-    """`op` on `srcs`, or, once `realized` is a Buffer, what is in that."""
+    """`op` on `srcs`; or, once `realized` is a Buffer, its contents."""
 
     __slots__ = (
         "__weakref__",
@@ -60,9 +60,9 @@ class Node:
     serial: int
     """Counts nodes as they are made."""
     key: Any
-    """What the table of its maker has it under, if anything."""
+    """Its key in the table of its maker; None if it is in none."""
     maker: ThreadState | None
-    """The thread that is to compute it, if another one asks; None for what is in memory."""
+    """The thread that made it; None for a node in memory."""
 
     def base_const(self) -> Scalar | Expr | None:
         """The value of all elements, if it is known."""
@@ -71,14 +71,15 @@ class Node:
 
     @property
     def owns_memory(self) -> bool:
-        """Whether the node has memory, or is sure to get it, rather than being only a value."""
+        """True if the node has memory, or is sure to get it, rather than being only a value."""
         return self.realized is not None or self.op in _MEMORY
 
     def set_realized(self, buffer: Buffer) -> None:
-        """From now on the node is what is in `buffer`; it needs its sources no longer.
+        """Make the node the contents of `buffer`, and forget its sources.
 
-        Another thread may be building on the node meanwhile: `op` changes before `srcs` and `arg`
-        do, so that whoever reads these two first, and then finds `op` as it was, has what it had.
+        Another thread may be building on the node meanwhile. So `op` changes before `srcs` and
+        `arg`: a reader that takes these two first, and then finds `op` unchanged, has all three of
+        one state.
         """
         maker = self.maker
         if maker is not None and maker is not this_thread.state and self.realized is None:
@@ -90,7 +91,7 @@ class Node:
         self.arg = None
 
     def leave(self) -> None:
-        """From now on nobody finds this node for an expression that is equal."""
+        """Remove the node from its table, so that look-ups of equal nodes do not find it."""
         if self.key is not None:
             assert self.maker is not None, "what has a key was made by someone"
             nodes = self.maker.nodes

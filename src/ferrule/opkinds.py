@@ -1,5 +1,4 @@
-"""The table of ops: the kinds of operations, and for each op the facts that hold whatever its
-operands contain.
+"""The table of ops: the kinds of operations, and the facts of each op that no operand changes.
 
 What each op means is in `docs/design/interfaces.md`. A row has the facts: how many operands, which
 dtypes, the shape of the result, the index and view rules of movements (`shape/movement.py`), the
@@ -101,7 +100,7 @@ class FunctionOps(Enum):
 
 
 class LoadOps(Enum):
-    """Where values come from; these occur in graphs, never in a kernel's AST."""
+    """Sources of values; these occur in graphs, never in a kernel's AST."""
 
     EMPTY = 1
     CONST = 2
@@ -153,21 +152,21 @@ class OpTypeError(OpError, TypeError):
 @final
 @dataclass(frozen=True)
 class Combination:
-    """How several values become one, in reduces, scatters, scans and the loops of kernels."""
+    """A way to combine values into one, in reduces, scatters, scans and the loops of kernels."""
 
     name: str
     identity: Callable[[DType], bool | int | float]
-    """The value that changes nothing, or, where the order decides, the one that is replaced."""
+    """The value that changes nothing; if the order decides ("last"), a value that is replaced."""
     expr: ExprOp | None = None
     """The operation on scalars in kernels; None where a rule of the scatter computes it."""
     scatter: str | None = None
-    """What the argument of a SCATTER calls it."""
+    """The name of the combination in the argument of a SCATTER."""
     reduce: ReduceOps | None = None
-    """The reduce that combines so."""
+    """The reduce with this combination."""
     binary: BinaryOps | None = None
-    """The element-wise op that combines two values so."""
+    """The element-wise op that combines two values this way."""
     bools: str | None = None
-    """The name of the combination that it is for bool."""
+    """The name of the combination that takes its place for bool."""
     chooses: bool = False
     """True if the result is one of the values, by their sizes."""
 
@@ -209,7 +208,7 @@ COMBINATIONS: Final[dict[str, Combination]] = {
         Combination("all", lambda dtype: True, ExprOp.AND),
     )
 }
-"""Each way in which values combine, by its name."""
+"""All combinations, by name."""
 REDUCED: Final[dict[ReduceOps, Combination]] = {
     row.reduce: row for row in COMBINATIONS.values() if row.reduce is not None
 }
@@ -218,17 +217,17 @@ _SCATTERED: Final[dict[str, Combination]] = {
     row.scatter: row for row in COMBINATIONS.values() if row.scatter is not None
 }
 SCATTERED: Final = tuple(_SCATTERED)
-"""How SCATTER combines elements with one index, and with what its third operand has there. Without
-one that is what `scatter_start` says."""
+"""The names of SCATTER's combinations. Elements with one index are combined with one another and
+with the third operand's element there, or with `scatter_start` without a third operand."""
 
 
 def how_scattered(arg: Sequence[Any]) -> str:
-    """How a SCATTER with this argument combines; it is a sum where that does not say."""
+    """The name of the combination of a SCATTER with this argument; "add" unless it has one."""
     return arg[2] if len(arg) > 2 else SCATTERED[0]
 
 
 def combination_of(op: ReduceOps, arg: Any) -> Combination:
-    """How a reduce with this argument combines values."""
+    """The combination of a reduce with this argument."""
     return REDUCED[op] if op in REDUCED else scattered(how_scattered(arg))
 
 
@@ -242,7 +241,7 @@ def scattered(how: str) -> Combination:
 
 
 def scatter_start(how: str, dtype: DType) -> bool | int | float:
-    """What a SCATTER without a base starts with: 0, or what changes no element.
+    """The initial value of a SCATTER without a base: the identity of its combination.
 
     >>> scatter_start("max", dtypes.int8), scatter_start("prod", dtypes.int8)
     (-128, 1)
@@ -253,11 +252,11 @@ def scatter_start(how: str, dtype: DType) -> bool | int | float:
 # *** rules for shapes and dtypes ***
 
 InferRule: TypeAlias = Callable[[Op, Sequence[Info], Any], Info]
-"""From the operands' shapes and dtypes and the argument to those of the result."""
+"""A rule from the operands' shapes and dtypes, and the argument, to those of the result."""
 
 
 def _misfit(op: Op, message: str) -> OpError:
-    """The error, for rules that are asked so often that no message is made where all is well."""
+    """The error of a rule; rules run so often that they make a message only when they fail."""
     return OpError(f"{op}: {message}")
 
 
@@ -439,10 +438,10 @@ ViewRule: TypeAlias = Callable[[View, Any, Shape], View | None]
 
 @dataclass(frozen=True)
 class Facts:
-    """What is known of any op without its operands."""
+    """A row of the table: the facts of an op that hold without its operands."""
 
     operands: int | None
-    """How many sources it has; None where any number will do."""
+    """The number of sources; None for any number."""
     infer: InferRule
     """The shape and dtype of the result."""
 
@@ -459,15 +458,15 @@ class Elementwise(Facts):
     commutes: bool = False
     """True if the two operands may be exchanged."""
     jumps: bool = False
-    """True if the result may jump where an operand of floats hardly moves."""
+    """True if the result may jump when an operand of floats hardly changes."""
     flat: bool = False
     """True if the derivative is zero wherever it exists, so that no gradient flows back."""
     flops: int = 1
-    """How many operations a statistic of a kernel counts for each element."""
+    """The number of operations that the statistics of a kernel count for each element."""
     cost: float = 1.0
-    """How long it takes for floats, in additions: an estimate."""
+    """The time for floats, in additions: an estimate."""
     integer_cost: float | None = None
-    """The same for integers, where that differs."""
+    """The time for integers, in additions, if it differs."""
 
 
 @final
@@ -489,7 +488,7 @@ class Movement(Facts):
     index: IndexRule | None = None
     """None for a movement by a second operand."""
     view: ViewRule | None = None
-    """None where no view ever says the same."""
+    """None if no view can express the movement."""
     whole: bool = False
     """True if each element of the source is in the result exactly once."""
     repeats: bool = False
@@ -629,8 +628,7 @@ OPS: Final[dict[Op, Facts]] = {
     BufferOps.SINK: Facts(None, _infer_sink),
     BufferOps.KEEP: Facts(1, _infer_keep),
 }
-"""The ops of kernels. Of `LoadOps` and `FunctionOps` the graph says what shape and dtype they have.
-"""
+"""The ops of kernels. Nodes of `LoadOps` and `FunctionOps` are given their shape and dtype."""
 FORMS: Final[dict[Op, Form]] = {
     **{op: row.form for op, row in REDUCTIONS.items()},
     **{op: row.form for op, row in MOVEMENTS.items()},
@@ -639,11 +637,11 @@ FORMS: Final[dict[Op, Form]] = {
 WHOLE_MOVEMENTS: Final = frozenset([op for op, row in MOVEMENTS.items() if row.whole])
 """The movements after which each element of the source is there exactly once."""
 PLAIN_MOVEMENTS: Final = frozenset([op for op, row in MOVEMENTS.items() if row.operands == 1])
-"""The movements whose argument alone says where elements go."""
+"""The movements whose argument alone decides where elements go."""
 
 
 def operand_count(op: Op) -> int | None:
-    """How many sources an op has; None where any number will do.
+    """The number of sources of an op; None for any number.
 
     >>> operand_count(BinaryOps.ADD)
     2
@@ -654,10 +652,9 @@ def operand_count(op: Op) -> int | None:
 
 
 def infer(op: Op, operands: Sequence[Info], arg: Any = None) -> Info:
-    """The shape and dtype of a result from those of the operands.
+    """The shape and dtype of a result, from those of the operands.
 
-    Raises `OpError` where shapes or the argument do not fit the op, `OpTypeError` where dtypes do
-    not.
+    Raises `OpError` if shapes or the argument do not fit the op, `OpTypeError` if dtypes do not.
 
     >>> infer(MovementOps.PERMUTE, [((2, 3), dtypes.int32)], (1, 0))
     ((3, 2), dtypes.int32)
@@ -683,7 +680,7 @@ def infer(op: Op, operands: Sequence[Info], arg: Any = None) -> Info:
 
 @lru_cache(maxsize=4096)
 def infer_moved(op: MovementOps, shape: Shape, arg: Any) -> Shape:
-    """`infer` for a movement of one operand, which has no say in the dtype."""
+    """`infer` for a movement of one operand, whose dtype does not matter."""
     rule = MOVEMENTS[op].shape
     assert rule is not None, f"{op} has another operand"
     try:
@@ -703,17 +700,16 @@ def _plain(shape: Shape) -> Shape:
 
 
 class Operand(Protocol):
-    """What has a shape and a dtype."""
+    """An object with a shape and a dtype."""
 
     shape: Shape
     dtype: DType
 
 
 def plain_result(op: Op, operands: Sequence[Operand]) -> DType | None:
-    """The result's dtype where the operands are surely right: of one shape, and of one dtype that
-    `op` takes. Else None.
+    """The result's dtype if the operands have one shape, and one dtype that `op` takes; else None.
 
-    So are most, and they need not wait for `infer`, which alone says what is wrong.
+    It is a fast path for most operations. The slow path, `infer`, raises the errors.
     """
     if len(operands) != _COUNTS.get(op):
         return None

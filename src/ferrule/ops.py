@@ -1,4 +1,4 @@
-"""The trees of operations that one kernel computes, and what running one costs.
+"""The trees of operations that one kernel computes, and the cost of running one.
 
 A `LazyOp` is an interned node `(op, src, arg)`: two nodes with equal parts are the same object, so
 that equality is identity.
@@ -92,8 +92,8 @@ class MemBuffer:
 class ConstBuffer:
     """The value `val`, in `dtype`, with the shape of `st`. `val` may be a symbolic integer.
 
-    Two are equal if they hold the same bits: 0.0 differs from -0.0, 1 from True and from 1.0, and
-    NaN equals itself.
+    Two constants are equal if they hold the same bits: 0.0 differs from -0.0, 1 from True and from
+    1.0, and NaN equals itself.
     """
 
     val: int | float | Expr
@@ -178,7 +178,7 @@ class LazyOp:
         """Every node once, sources before their users, this node last. Needs no recursion."""
         order: list[LazyOp] = []
         seen: set[LazyOp] = set()
-        # On top of a node, None: all its sources are in order.
+        # A None on top of a node says that all its sources are in order.
         stack: list[LazyOp | None] = [self]
         while stack:
             node = stack.pop()
@@ -232,7 +232,7 @@ class LazyOp:
         return self._key
 
     def set_key(self, key: str) -> None:
-        """Says what `key` is, where an earlier process found it."""
+        """Set `key` to the digest that an earlier process computed."""
         _set(self, "_key", key)
 
     @property
@@ -367,7 +367,7 @@ class LazyOp:
 
 _interned: Final = Table()
 _set: Final = object.__setattr__
-"""For what a node says of itself; see `LazyOp.__setattr__`."""
+"""Sets an attribute of an immutable node; see `LazyOp.__setattr__`."""
 _OPS = get_args(Op)
 
 
@@ -401,7 +401,7 @@ def apply_movements(value: Any, ops: Sequence[tuple[MovementOps, Any]]) -> Any:
     return value
 
 
-# *** what a scheduler hands over ***
+# *** the scheduler's result ***
 
 
 @dataclass(frozen=True)
@@ -429,7 +429,7 @@ class ScheduleItem:
         return self.outputs + self.inputs
 
 
-# *** what a kernel costs ***
+# *** the cost of a kernel ***
 
 
 @dataclass
@@ -460,8 +460,10 @@ def _sum(values: Iterable[sint]) -> sint:
 
 
 def _is_running_total(node: LazyOp) -> bool:
-    """Whether a reduce combines everything up to each element of an axis: a window that ends with
-    it, and is as long as the axis, over what is padded with as many elements in front.
+    """True for a reduce that combines each element of an axis with all elements before it.
+
+    Its source is a window as long as the axis, over a value with that many elements, less one, of
+    padding in front.
     """
     window = node.src[0] if isinstance(node.op, ReduceOps) else None
     if window is None or window.op is not MovementOps.WINDOW:
@@ -476,7 +478,7 @@ def _is_running_total(node: LazyOp) -> bool:
 
 
 def _padding_before(node: LazyOp, axis: int) -> sint:
-    """How many elements in front of an axis are padding, where its node tells."""
+    """The number of padding elements in front of an axis; 0 if the node is no PAD."""
     if node.op is TernaryOps.WHERE:  # padded with a number
         return _padding_before(node.src[0], axis)
     if node.op is MovementOps.PAD:
@@ -489,7 +491,7 @@ def _padding_before(node: LazyOp, axis: int) -> sint:
 def _flops(node: LazyOp) -> sint:
     """The operations of one node: one for each element made, or for each one reduced.
 
-    Running totals are made of one another: one operation each.
+    A running total takes one operation for each element, since it continues the one before.
     """
     if isinstance(node.op, ReduceOps):
         return prod_sint(node.shape if _is_running_total(node) else node.src[0].shape)
@@ -498,7 +500,7 @@ def _flops(node: LazyOp) -> sint:
 
 
 def _largest(a: sint, b: sint) -> sint:
-    """The larger size; where symbols leave that open, the one with the larger upper bound."""
+    """The larger size; if symbols leave that open, the one with the larger upper bound."""
     upper_a = a if isinstance(a, int) else a.bounds()[1]
     upper_b = b if isinstance(b, int) else b.bounds()[1]
     return a if upper_a >= upper_b else b
@@ -511,24 +513,23 @@ def _count_touched(touched: dict[int, sint], arg: MemBuffer) -> None:
 
 
 def touched_size(st: ShapeTracker) -> sint:
-    """How many different elements of the memory a view reads or writes at most."""
+    """The greatest number of different elements of memory that a view reads or writes."""
     if 0 in st.shape:
         return 0
     return st.real_size()
 
 
 def _scatters_in_place(node: LazyOp) -> bool:
-    """Whether a STORE is of a SCATTER onto what is in that memory: it touches a part of it only."""
+    """True for a STORE of a SCATTER whose base is that memory: it touches a part of it only."""
     if node.op is not BufferOps.STORE or node.src[0].op is not ReduceOps.SCATTER:
         return False
     return any(src.op is BufferOps.LOAD and src.arg == node.arg for src in node.src[0].src[2:])
 
 
 def get_lazyop_info(ast: LazyOp) -> FlopCounter:
-    """What running `ast` costs: a shared node counts once, an element read many times is read once.
+    """The cost of running `ast`: a shared node counts once, and so does an element read many times.
 
-    Sizes that are symbolic give estimates that are symbolic. A buffer that is read and written
-    counts for both.
+    Symbolic sizes give symbolic estimates. A buffer that is read and written counts for both.
     """
     flops: sint = 0
     reads: dict[int, sint] = {}
@@ -537,7 +538,7 @@ def get_lazyop_info(ast: LazyOp) -> FlopCounter:
     in_place = {node.src[0].src[2] for node in nodes if _scatters_in_place(node)}
     padded = {node.src[0].src[0] for node in nodes if _is_running_total(node)}
     for node in nodes:
-        if node not in padded:  # to pad is no operation
+        if node not in padded:  # padding is no operation
             flops = flops + _flops(node)
         if node.op is BufferOps.LOAD and node not in in_place:
             _count_touched(reads, node.arg)

@@ -1,6 +1,6 @@
-"""Kernels that read constant weights from packed copies, and the kernels that make these.
+"""Weight packing: kernels that read constant weights from packed copies, and those that pack.
 
-`packed_forms` gives the runners, compiled at once, from the disk cache where they are there.
+`packed_forms` gives the runners, compiled together or from the disk cache.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class PackedCopy:
 
 @dataclass(frozen=True)
 class PackedForm:
-    """A kernel's `runner` that takes a buffer more for each of the `copies`, after its own."""
+    """A kernel's `runner` that takes one more buffer for each of the `copies`, after its own."""
 
     runner: CompiledASTRunner
     copies: tuple[PackedCopy, ...]
@@ -51,7 +51,7 @@ _forms: dict[str, PackedForm | None] = {}
 
 
 def packed_forms(device: Compiled, requests: Sequence[Request]) -> list[PackedForm | None]:
-    """For each kernel its packed form; None where that would gain too little."""
+    """The packed form of each kernel; None if packing would gain too little."""
     if not copies_own_memory(device.linearizer_opts):
         return [None] * len(requests)
     keys = [_key(device, request) for request in requests]
@@ -70,7 +70,7 @@ def packed_forms(device: Compiled, requests: Sequence[Request]) -> list[PackedFo
 def _key(device: Compiled, request: Request) -> str:
     runner = request.runner
     assert runner.ast is not None
-    # The program stands for its schedule, which a search may have found.
+    # The program is part of the key, since a search may have changed its schedule.
     program = diskcache.digest(runner.lib)
     return repr((device.cache_key(runner.ast), program, sorted(request.constant), request.sizes))
 
@@ -90,7 +90,7 @@ def _made(device: Compiled, requests: dict[str, Request]) -> dict[str, bytes]:
 
 
 def _sources(device: Compiled, request: Request) -> tuple[list[Any], list[_Source]]:
-    """What is to be known about the copies, and the kernels' sources, the main one first."""
+    """The facts about the copies for the entry, and the kernels' sources, the main one first."""
     # Imported here: a process that finds its kernels in the disk cache needs no code generation.
     from ferrule.codegen.linearizer import linearize
     from ferrule.codegen.prepack import prepack
@@ -132,7 +132,7 @@ def _loaded(device: Compiled, request: Request, entry: bytes) -> PackedForm | No
 
 
 def _take_after(runner: CompiledASTRunner, original: CompiledASTRunner) -> None:
-    """A runner counts as another one does, and takes the same variables."""
+    """Give a runner the statistics and the variables of the original."""
     runner.op_estimate = original.op_estimate
     runner.mem_estimate = original.mem_estimate
     runner.vars = original.vars

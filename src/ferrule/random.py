@@ -41,7 +41,7 @@ _seed: int | None = None
 
 
 def manual_seed(seed: int = 0) -> None:
-    """Starts the streams of all devices anew; equal seeds give equal numbers.
+    """Restart the streams of all devices; equal seeds give equal numbers.
 
     >>> from ferrule import Tensor
     >>> Tensor.manual_seed(7)
@@ -59,7 +59,7 @@ def manual_seed(seed: int = 0) -> None:
 
 
 def stream_of(device: str) -> LazyBuffer:
-    """Where the stream of a device is: its key, and the number of the next call."""
+    """The position of a device's stream: its key, and the number of the next call."""
     return _state(device).node
 
 
@@ -69,7 +69,7 @@ def streams() -> list[Storage]:
 
 
 def continue_stream(device: str, words: np.ndarray[Any, Any]) -> None:
-    """Puts the stream of a device where `stream_of` told that it was."""
+    """Set the stream of a device to a position that `stream_of` gave."""
     with turn:
         storage = _state(device)
         storage.write(_in_memory(device, words))
@@ -99,9 +99,9 @@ def _state(device: str) -> Storage:
 
 @contextmanager
 def drawn_by(draw: Draw) -> Iterator[None]:
-    """The block in which `draw(shape, device)` gives the random words.
+    """A block in which `draw(shape, device)` gives the random words.
 
-    What it draws itself comes from where the block's words would come from without it.
+    The words that `draw` itself draws come from the source outside of the block.
     """
     outside = _drawing.get()
 

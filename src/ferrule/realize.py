@@ -22,18 +22,18 @@ from ferrule.storage import Storage, leave_pending, none_pending, pending_writes
 from ferrule.threadstate import this_thread
 
 Runners: TypeAlias = Mapping[str, Mapping[LazyOp, JITRunner]]
-"""By device and AST."""
+"""The runners by device and AST."""
 
 turn: Final = lock_across_forks()
-"""Whoever computes, writes to tensors, reads their contents, or replays has it: threads take turns.
+"""The lock of computing, writing to tensors, reading contents, and replaying: threads take turns.
 
-So a replay finds what it checked, its reads and writes are not torn, and no write is lost.
+So the state that a replay checked stays, its reads and writes are not torn, and no write is lost.
 """
 
 
 @contextmanager
 def others_turn() -> Iterator[None]:
-    """A block in which other threads may have their turn, inside of one that has it."""
+    """A block that gives the turn to other threads, inside of a block that has it."""
     turn.release()
     try:
         yield
@@ -46,9 +46,9 @@ def realize(nodes: Sequence[LazyBuffer]) -> None:
 
     All memory is allocated and all kernels are prepared before the first one runs.
 
-    What raises has written nothing. The writes among `nodes` are withdrawn then, all of them, with
-    those that are made of them: the memory has the version from before. They are done if it was
-    another of the nodes that raised; so are other writes, which were to be done along.
+    If a write among `nodes` raises, nothing is written: all writes among them are withdrawn, with
+    the writes made of them, and the memory has its earlier version. If another of the nodes raises,
+    the writes are done. Pending writes that only joined are done in both cases.
     """
     if all([node.realized is not None for node in nodes]):
         return
@@ -95,21 +95,23 @@ def _run_all(schedule: Schedule, runners: Runners) -> None:
 
 
 def _at_risk(schedule: Schedule, newest: int) -> list[Buffer]:
-    """The memory from before, with serial numbers below `newest`, that is written to before a step
-    that may raise: all of these writes are then still to be done.
+    """The existing memory that is written to before a step that may raise.
+
+    Existing memory has serial numbers below `newest`. If the step raises, all of these writes are
+    still to be done, so that the memory must have its old contents.
     """
     runs = list(schedule.runs())[: schedule.recipe.last_to_raise]
     written = [buffer for step, buffers, _ in runs for buffer in buffers[: step.outputs]]
     return [buffer for buffer in dict.fromkeys(written) if buffer.base.serial < newest]
 
 
-# *** what becomes of writes when something raises ***
+# *** writes when something raises ***
 
 
 def settle_writes() -> None:
-    """Does all writes that are still pending.
+    """Do all writes that are still pending.
 
-    One that raises is no business of a call that does not read it; whoever does gets the error.
+    A write that raises is left to the call that reads it, which gets the error.
     """
     pending = pending_writes()
     if not pending:
@@ -120,7 +122,7 @@ def settle_writes() -> None:
 
 
 def _settle_each(pending: Sequence[Storage]) -> None:
-    """Does those writes that can be done, and leaves the others to whoever reads them."""
+    """Do the writes that can be done, and leave the others to the calls that read them."""
     with none_pending():
         left = [storage for storage in pending if not _is_computed([storage.node])]
     for storage in left:
@@ -128,7 +130,7 @@ def _settle_each(pending: Sequence[Storage]) -> None:
 
 
 def _is_computed(nodes: Sequence[LazyBuffer]) -> bool:
-    """Computes nodes; False if that raises, and nothing is done."""
+    """Compute nodes; False if that raises, and nothing is done."""
     try:
         _compute(nodes)
     except Exception as error:
@@ -142,7 +144,7 @@ def _is_computed(nodes: Sequence[LazyBuffer]) -> bool:
 
 @contextmanager
 def _unrecorded() -> Iterator[None]:
-    """A block whose runs are part of no capture. One in which something raised is of no use."""
+    """A block whose runs are part of no capture, since a capture that raised is of no use."""
     state = this_thread.state
     before = state.observer, state.read_guard, state.watched_since
     state.observer = state.read_guard = state.watched_since = None
@@ -153,8 +155,9 @@ def _unrecorded() -> Iterator[None]:
 
 
 def _computed_alone(nodes: Sequence[LazyBuffer]) -> bool:
-    """Computes nodes without the writes that were only to be done along, and then these, one by
-    one; False if there are none, or if the nodes raise alone, too.
+    """Compute nodes without the pending writes that joined, and then these, one by one.
+
+    False if there are none, or if the nodes raise alone, too.
 
     A capture has recorded what ran: there nothing is run again.
     """
@@ -172,14 +175,14 @@ def _computed_alone(nodes: Sequence[LazyBuffer]) -> bool:
 
 
 def _below(nodes: Iterable[LazyBuffer]) -> set[int]:
-    """The serial numbers of all that nodes are made of. Nodes in a list would have a reader."""
+    """The serial numbers of all nodes below. A list of nodes would count as a reader of them."""
     return {node.serial for node in toposort(nodes, everything=True)}
 
 
 def _withdraw(nodes: Sequence[LazyBuffer]) -> None:
-    """Takes back the writes that are among nodes, and all that are made of them.
+    """Withdraw the writes among nodes, and all writes made of them.
 
-    What was written before, and is needed by the nodes, is done, or else taken back as well.
+    Earlier writes that the nodes need are done; one that raises is withdrawn as well.
     """
     state = this_thread.state
     storages = unfinished([node.owner for node in toposort(nodes, everything=True)])
@@ -197,7 +200,7 @@ def _withdraw(nodes: Sequence[LazyBuffer]) -> None:
 
 
 def _are_done(written: Sequence[Storage]) -> bool:
-    """Does all of these writes; False if that raises."""
+    """Do all of these writes; False if that raises."""
     with none_pending():
         return _is_computed([storage.node for storage in written])
 
@@ -211,12 +214,12 @@ def _take_back(storage: Storage, withdrawn: set[int]) -> bool:
 
 
 def _take_back_if_made_of(storage: Storage, withdrawn: set[int]) -> bool:
-    """Whether a version was made of what is withdrawn, and is withdrawn itself."""
+    """Withdraw a version that is made of withdrawn ones; True if it was."""
     return not withdrawn.isdisjoint(_below([storage.node])) and _take_back(storage, withdrawn)
 
 
 def settle_or_withdraw(storages: Iterable[Storage]) -> None:
-    """Does the last write to each of these that can be done, and takes back those after it."""
+    """Do the last write to each storage that can be done, and withdraw those after it."""
     with turn, _unrecorded(), none_pending():
         for storage in sorted(storages, key=lambda storage: storage.node.serial):
             while storage.node.base_const() is None and not _is_computed([storage.node]):
@@ -226,7 +229,7 @@ def settle_or_withdraw(storages: Iterable[Storage]) -> None:
 
 @contextmanager
 def contents_kept(memory: Iterable[Buffer]) -> Iterator[None]:
-    """A block after which these contain what they did before, if it raises."""
+    """A block that restores the contents of memory if it raises."""
     kept = [(buffer, Buffer(buffer.device, buffer.size, buffer.dtype)) for buffer in memory]
     for buffer, contents in kept:
         _copy(contents, buffer)
@@ -244,19 +247,19 @@ def _copy(to: Buffer, source: Buffer) -> None:
 
 
 def run(items: Sequence[ScheduleItem]) -> None:
-    """Runs the items of a schedule in order."""
+    """Run the items of a schedule in order."""
     runners = prepare(kernels_by_device([(item.out.device, item.ast) for item in items]))
     for item in items:
         _runner(item.ast, item.buffers, runners).exec(list(item.buffers), item.var_vals)
 
 
 def prepare(kernels: Mapping[str, Sequence[LazyOp]]) -> Runners:
-    """Makes the runners of all kernels, given by device, each device's together."""
+    """Make the runners of all kernels, given by device, each device's together."""
     return {device: Device[device].prepare(asts) for device, asts in kernels.items()}
 
 
 def _runner(ast: LazyOp, buffers: Sequence[Buffer], runners: Runners) -> JITRunner:
-    """What runs a kernel, a copy between devices, or a runner of the user's."""
+    """The runner of a kernel, of a copy between devices, or the user's own."""
     out = buffers[0]
     if not isinstance(ast.op, LoadOps):
         return runners[out.device][ast]

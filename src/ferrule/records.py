@@ -20,7 +20,7 @@ _set = object.__setattr__
 
 
 class _Init:
-    """Stands for a class's `__init__`, and puts it in its own place when it is looked up."""
+    """A placeholder for a class's `__init__`, which it compiles and installs when looked up."""
 
     def __init__(self, cls: type, members: tuple[Field[Any], ...], frozen: bool) -> None:
         self.parts = cls, members, frozen
@@ -32,7 +32,7 @@ class _Init:
 
 
 def _compiled_init(cls: type, members: tuple[Field[Any], ...], frozen: bool) -> Callable[..., None]:
-    """`__init__` for such members."""
+    """The `__init__` of a class with these members."""
     known: dict[str, Any] = {"_set": _set, "_missing": MISSING}
     parameters, body = [], []
     for member in members:
@@ -64,7 +64,7 @@ def _repr(self: Any) -> str:
 
 
 def _values(members: tuple[Field[Any], ...]) -> Callable[[Any], tuple[Any, ...]]:
-    """A function that gives these values of an object as a tuple."""
+    """A function that gives the values of these members of an object as a tuple."""
     names = [member.name for member in members]
     if len(names) > 1:
         return attrgetter(*names)

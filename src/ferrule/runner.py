@@ -1,4 +1,4 @@
-"""What runs on buffers: the runners of kernels and of copies, and how a run is counted.
+"""Runners, which run on buffers: those of kernels and of copies, and the statistics of runs.
 
 Every run goes through `JITRunner.exec`, where a capture can watch (`observer`). `ferrule.device`
 re-exports all public names.
@@ -24,7 +24,7 @@ class RunnerError(ValueError):
     """A runner was given buffers or values that do not fit its kernel."""
 
 
-# *** what a run is counted as ***
+# *** statistics of runs ***
 
 
 def _stats_line(
@@ -57,11 +57,11 @@ def update_stats(
     device: str = "",
     first_run: bool = False,
 ) -> None:
-    """Adds a run to `GlobalCounters`, and prints a line for it if `DEBUG` is at least 2.
+    """Add a run to `GlobalCounters`, and print a line for it if `DEBUG` is at least 2.
 
     The line: device, running count (green: first run, magenta: replay), name, number of buffers,
-    memory in use, and, where the time `et` is known, the time of this run and of all, GFLOPS and
-    GB/s. `lra` holds launch sizes, if any.
+    memory in use. If the time `et` is known: the time of this run and of all, GFLOPS and GB/s.
+    `lra` holds launch sizes, if any.
     """
     values: Mapping[Any, int] = var_vals or {}
     ops = op_estimate.infer(values) if isinstance(op_estimate, Expr) else op_estimate
@@ -83,15 +83,15 @@ Observer: TypeAlias = "Callable[[JITRunner, Sequence[Buffer], dict[Variable, int
 # Called in place of each run in this thread, and runs it; a capture puts itself here.
 observer: Slot[Observer] = Slot("observer")
 
-# In a capture: the serial number that the memory made in it is above. Replays put other memory in
-# its place, whole.
+# In a capture: memory made in it has a serial number above this one. Replays replace it by other
+# memory, whole buffers at a time.
 watched_since: Slot[int] = Slot("watched_since")
 
 
 def is_divisible(buffer: Buffer) -> bool:
-    """Whether a kernel may be given a part of a buffer in its place.
+    """True if a kernel may be given a part of a buffer in its place.
 
-    Not in a capture, if replays do not know it by its memory but by its own number.
+    False for buffers made in a capture, which replays replace as a whole.
     """
     since = this_thread.state.watched_since
     return since is None or (buffer.base is buffer and buffer.serial <= since)
@@ -106,25 +106,25 @@ class JITRunner:
     mem_estimate: sint = 0
     vars: tuple[Variable, ...] = ()
     writes: frozenset[int] = frozenset({0})
-    """Which of its buffers, by position, a run changes."""
+    """The positions of the buffers that a run writes."""
     reads: frozenset[int] | None = None
-    """Which it looks at; None: all that it does not change."""
+    """The positions of the buffers that a run reads; None: all that it does not write."""
     may_raise: bool = True
-    """Whether a run may raise an error after it has begun, as functions of the host may."""
+    """True if a run may raise an error after it has begun, as functions of the host may."""
     is_pure: bool = False
-    """Whether it gives the same for the same buffers: then graphs with it may be equal."""
+    """True if equal inputs give equal results, so that graphs with it may be equal."""
 
     def access(self, position: int) -> tuple[bool, bool]:
-        """Whether a run looks at the buffer there, and whether it changes it."""
+        """Two flags: True if a run reads the buffer at a position, and if it writes it."""
         writes = position in self.writes
         return (not writes if self.reads is None else position in self.reads), writes
 
     def exec(
         self, rawbufs: Sequence[Buffer], var_vals: dict[Variable, int] | None = None
     ) -> float | None:
-        """Runs on `rawbufs`, outputs first, with values for the variables; a capture records it.
+        """Run on `rawbufs`, outputs first, with values for the variables; a capture records it.
 
-        Gives the seconds it took, where that was measured.
+        Returns the seconds it took, if that was measured.
         """
         values = {} if var_vals is None else var_vals
         watching = this_thread.state.observer
@@ -134,7 +134,7 @@ class JITRunner:
             taken: float | None = watching(self, rawbufs, values)
             return taken
         finally:
-            # Afterwards, also where it was interrupted: who looks in between may look again.
+            # Counted afterwards, and after an interrupt, too: earlier looks at versions are void.
             for position in self.writes:
                 if position < len(rawbufs):
                     rawbufs[position].note_write()
@@ -146,7 +146,7 @@ class JITRunner:
         wait: bool = False,
         jit: bool = False,
     ) -> float | None:
-        """Runs; `wait` measures the time, `jit` marks a replay in the statistics."""
+        """Run; `wait` measures the time, `jit` marks a replay in the statistics."""
         raise NotImplementedError(f"{type(self).__name__} does not define __call__")
 
 
@@ -155,13 +155,13 @@ def _values(variables: Iterable[Variable], var_vals: Mapping[Any, int]) -> tuple
 
 
 _MOST_VALUES: Final = 64
-"""Of a kernel's variables, what is known of which is kept."""
+"""Values of a kernel's variables for which `_Sized` is kept. Not measured."""
 
 
 @final
 @dataclass(frozen=True)
 class _Sized:
-    """What depends on the sizes of a run: what it costs, and how large its buffers must be."""
+    """The facts that depend on the sizes of a run: its cost, and the least sizes of its buffers."""
 
     ops: int
     mem: int
@@ -169,9 +169,9 @@ class _Sized:
 
 
 class ASTRunner(JITRunner):
-    """What the runners of kernels have in common: what the AST says about a run.
+    """The base of the runners of kernels, with the statistics of their AST.
 
-    `facts` are those of the AST, where they are known; None: they are found.
+    `facts` are the statistics, if they are known; None: they are found.
     """
 
     may_raise = False
@@ -193,8 +193,9 @@ class ASTRunner(JITRunner):
             self._least_bytes = self.facts.least_bytes
 
     def _at(self, values: tuple[int, ...]) -> _Sized | None:
-        """What the variables' values decide; None where there are none. Kept, as it takes as long
-        to find as it takes to launch the kernel.
+        """The facts for these values of the variables; None without variables.
+
+        They are cached, since finding them takes as long as launching the kernel.
         """
         if not values or self.facts is None:
             return None
@@ -216,7 +217,7 @@ class ASTRunner(JITRunner):
         return _Sized(ops.infer(var_vals), mem.infer(var_vals), tuple(least))
 
     def _check_buffers(self, rawbufs: Sequence[Buffer], sized: _Sized | None) -> None:
-        # More would be as bad as fewer: the variables' values follow the buffers.
+        # More buffers are as wrong as fewer: the variables' values follow them.
         if len(rawbufs) != self._needed and self._needed:
             raise RunnerError(
                 f"kernel {self.name} takes {self._needed} buffers, got {len(rawbufs)}"
@@ -240,7 +241,7 @@ class CompiledASTRunner(ASTRunner):
     """A compiled kernel. `prg` is its source, empty where it came from the disk cache.
 
     `global_size` and `local_size` may hold symbolic sizes; `runtime_args` go to the program at each
-    call. Who makes the runner sets `device`, `lib` and `program`.
+    call. The maker of the runner sets `device`, `lib` and `program`.
     """
 
     def __init__(
@@ -273,7 +274,7 @@ class CompiledASTRunner(ASTRunner):
         wait: bool = False,
         jit: bool = False,
     ) -> float | None:
-        """Runs the program.
+        """Run the program.
 
         Raises `RunnerError` for too few or too many buffers, or one that is too small, `KeyError`
         for a missing variable, `ValueError` for a value outside its bounds.
@@ -333,7 +334,7 @@ class InterpretedASTRunner(ASTRunner):
         wait: bool = False,
         jit: bool = False,
     ) -> float | None:
-        """Runs the function.
+        """Run the function.
 
         Raises `RunnerError` for too few or too many buffers, or one that is too small, `KeyError`
         for a missing variable, `ValueError` for a value outside its bounds.
@@ -379,7 +380,7 @@ class BufferCopy(JITRunner):
         wait: bool = False,
         jit: bool = False,
     ) -> float | None:
-        """Copies; raises `RunnerError` where the buffers' sizes or dtypes differ."""
+        """Copy; raises `RunnerError` if the buffers' sizes or dtypes differ."""
         if len(rawbufs) != 2:
             raise RunnerError(f"{self.name}: takes 2 buffers, got {len(rawbufs)}")
         dest, src = rawbufs
@@ -402,7 +403,7 @@ class BufferCopy(JITRunner):
 
 
 def _copy(dest: Buffer, src: Buffer) -> None:
-    """Copies the contents; nobody sees them, so it is no read that a capture would forbid."""
+    """Copy the contents. The host sees none of them, so that a capture allows it."""
     if dest.size == 0:
         return
     to, origin = allocators[dest.device], allocators[src.device]

@@ -1,8 +1,8 @@
-"""Several element-wise operations on one value as one node of the graph.
+"""Element-wise functions: several operations on one value as one node of the graph.
 
 A function such as the hyperbolic tangent is 25 operations. As nodes of their own they would have to
-be built, weighed and named each time, and a network that is unrolled has thousands. So the function
-is one node, whose argument is its steps; they become operations of their own in the kernel's AST.
+be built and scheduled each time, and an unrolled network has thousands. So the function is one
+node, whose argument is its steps. They become operations of their own in the kernel's AST.
 """
 
 from __future__ import annotations
@@ -43,9 +43,9 @@ class Step:
 
 @final
 class Steps:
-    """What an element-wise function does, in order; the last step gives its result.
+    """The steps of an element-wise function, in order; the last one gives its result.
 
-    Each is another: whoever makes them makes those of a function once.
+    `Steps` are compared by identity, so make those of a function only once.
     """
 
     def __init__(self, steps: tuple[Step, ...]) -> None:
@@ -56,7 +56,7 @@ class Steps:
 
     @cached_property
     def users(self) -> list[int]:
-        """How many operations use the argument, and the result of each step."""
+        """The number of operations that use the argument, and the result of each step."""
         count = [0] * (len(self.steps) + 1)
         for step in self.operations:
             for source in step.sources:
@@ -65,18 +65,18 @@ class Steps:
 
     @cached_property
     def is_chain(self) -> bool:
-        """Whether each operation's result has one user, and the argument too."""
+        """True if the argument and the result of each operation have one user."""
         pairs = zip(self.users[1:-1], self.steps[:-1], strict=True)
         shared = [step for users, step in pairs if users != 1 and step.op is not LoadOps.CONST]
         return self.users[ARGUMENT] == 1 and not shared
 
     @cached_property
     def form(self) -> tuple[Any, ...]:
-        """What tells these steps from others: equal for equal steps, in every process."""
+        """A key of the steps that is equal for equal steps, in every process."""
         return tuple([(step.op, step.sources, step.arg, step.dtype) for step in self.steps])
 
     def of(self, x: LazyBuffer) -> LazyBuffer:
-        """The function of a value: one node, but for what is known, which has simpler results."""
+        """The function of a value, as one node; a constant value gives simpler nodes."""
         if x.base_const() is not None or 0 in x.shape:
             return self.spelled_out(x)
         return x.same(FunctionOps.STEPS, (x,), self, self.dtype)
@@ -97,7 +97,7 @@ class Steps:
 
     def tree(self, x: LazyOp) -> LazyOp:
         """The function in the AST of a kernel."""
-        # The strides of a constant mean nothing.
+        # A constant needs no strides.
         st = ShapeTracker(View.create(x.shape, (0,) * len(x.shape), 0, None))
         made = [x]
         for step in self.steps:

@@ -1,4 +1,4 @@
-"""`Storage`: memory with versions, which is what is behind a tensor and its views."""
+"""`Storage`: memory with versions, which a tensor and its views share."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _MOST_REPLACED = 4  # versions without memory, each of which keeps alive what it
 
 
 class Holder(Protocol):
-    """Has the version of a storage, too, and is told when that goes back to an earlier one."""
+    """An object that also holds the version of a storage, and is told when that goes back."""
 
     def go_back(self, failed: LazyBuffer, before: LazyBuffer) -> None:
         """The version is `before` again: `failed` was withdrawn."""
@@ -36,7 +36,7 @@ class Token:
 class Storage:
     """The memory behind a tensor and its views: `node` is the version that holds now.
 
-    `holder` is what else has that version, if anything does.
+    `holder` is another object that has that version, if there is one.
     """
 
     __slots__ = ("__weakref__", "earlier", "holder", "node", "replaced", "token", "writes")
@@ -44,11 +44,11 @@ class Storage:
     node: LazyBuffer
     token: Token
     replaced: int
-    """How often the version was replaced before there was memory for it."""
+    """The number of times that the version was replaced before there was memory for it."""
     earlier: list[LazyBuffer | weakref.ref[LazyBuffer]]
-    """These versions, the newest last: constants, and others weakly, to have no more readers."""
+    """The replaced versions, the newest last. All but constants are weak, to be no readers."""
     writes: int
-    """How often it was written to, by writes of what it held already, too."""
+    """The number of writes, those that changed nothing included."""
 
     def __init__(self, node: LazyBuffer, holder: Holder | None = None) -> None:
         self.node = node
@@ -78,11 +78,11 @@ class Storage:
             region = None
         maker = old.maker
         if maker is not None and maker is not this_thread.state and old.realized is None:
-            maker.taken += 1  # who made it may not come to compute it
+            maker.taken += 1  # its maker's capture may miss the computation
         started = old.realized is not None or old.op is LoadOps.ASSIGN
         started = started or self.replaced == _MOST_REPLACED
         if region is None and not started and not value.owns_memory:
-            self.node = value  # there is no memory yet that other versions could be in
+            self.node = value  # there is no memory yet to write to
             self.replaced += 1
             self.earlier.append(old if old.op is LoadOps.CONST else weakref.ref(old))
             _without_memory.add(weakref.ref(self, _without_memory.discard))
@@ -99,21 +99,21 @@ class Storage:
             self._keep(old)
 
     def rewrite(self) -> None:
-        """Notes a write of what is there already to a part of the memory."""
+        """Count a write that leaves the contents as they are."""
         self.writes += 1
         self._keep(self.node)
 
     def _keep(self, old: LazyBuffer) -> None:
-        """Stays alive where what is written to is kept, if `old` is from before."""
+        """Keep this storage alive in a block of `keep_written`, if `old` is from before it."""
         state = this_thread.state
         kept = state.kept
         if kept is not None and (old.serial <= kept[0] or _is_from_before(old, state)):
             kept[1].append(self)
 
     def withdraw(self) -> bool:
-        """Takes the present version back, if it is not in memory and there is one before it.
+        """Withdraw the present version, if it is not in memory and there is one before it.
 
-        The version from before holds again, and whether there is one is returned.
+        The earlier version is in force again. Returns True if there was one.
         """
         before = self._before()
         if before is None:
@@ -125,7 +125,7 @@ class Storage:
         return True
 
     def withdraw_since(self, serial: int) -> None:
-        """Takes versions back that are not in memory, until that with a serial number holds."""
+        """Withdraw versions that are not in memory, until the one with `serial` is in force."""
         while self.node.serial != serial and self.withdraw():
             pass
 
@@ -146,13 +146,13 @@ class Storage:
         return None
 
     def settle(self) -> None:
-        """Gives the version that holds now memory of its own: later ones are written there."""
+        """Give the present version memory of its own, to which later versions are written."""
         self.node = _in_new_memory(self.node)
         self.node.owner = self.token
 
 
 def _is_from_before(version: LazyBuffer, state: ThreadState) -> bool:
-    """In a capture: whether another thread made a version meanwhile, in memory from before."""
+    """True, in a capture, if another thread made a version meanwhile, in memory from before."""
     memory, since = version.realized, state.watched_since
     return memory is not None and since is not None and memory.base.serial <= since
 
@@ -161,7 +161,7 @@ _without_memory: Final[set[weakref.ref[Storage]]] = set()
 """The storages with versions that are values only, of all threads; some may have memory by now."""
 
 _left: Final[set[weakref.ref[Storage]]] = set()
-"""Those with a write that raised, and that is left to whoever reads it."""
+"""The storages with a write that raised; the call that reads it gets the error."""
 
 
 def _in_new_memory(value: LazyBuffer) -> LazyBuffer:
@@ -174,9 +174,9 @@ def _in_new_memory(value: LazyBuffer) -> LazyBuffer:
 
 @contextmanager
 def keep_written(last: int) -> Iterator[list[Storage]]:
-    """A block that keeps the storages alive which are written to, so that the writes are done.
+    """A block that keeps written storages alive, so that their writes are done.
 
-    Those, that is, whose version from before is no newer than the node of serial number `last`.
+    It keeps those whose earlier version is no newer than the node of serial number `last`.
     """
     storages: list[Storage] = []
     state = this_thread.state
@@ -191,14 +191,14 @@ def keep_written(last: int) -> Iterator[list[Storage]]:
 def pending_writes() -> list[Storage]:
     """The live storages whose node is an ASSIGN of this thread that has not run.
 
-    Other threads do their own writes, unless somebody reads what they write to; but who is over
-    leaves them to the first that asks, outside of a capture.
+    Other threads do their own writes, unless a thread reads what they write to. The writes of a
+    thread that has ended go to the first one that calls this outside of a capture.
     """
     state = this_thread.state
     if left_behind and state.observer is None:
         _adopt(state)
     written = state.written
-    if not written:  # as before most calls of captured functions, which ask
+    if not written:  # a fast path for calls of captured functions
         return []
     pending: list[Storage] = []
     for reference in list(written):  # storages may die meanwhile
@@ -216,7 +216,7 @@ def _is_pending(node: LazyBuffer, state: ThreadState) -> bool:
 
 
 def _adopt(state: ThreadState) -> None:
-    """Makes the writes of threads that are over this one's."""
+    """Take over the writes of threads that have ended."""
     while left_behind:
         try:
             written = left_behind.popleft()
@@ -230,14 +230,14 @@ def _adopt(state: ThreadState) -> None:
 
 
 def leave_pending(storage: Storage) -> None:
-    """A write that raises is none of `pending_writes` any more: who reads it gets the error."""
+    """Remove a write that raises from `pending_writes`; the call that reads it gets the error."""
     this_thread.state.written.discard(weakref.ref(storage))
     _left.add(weakref.ref(storage, _left.discard))
 
 
 @contextmanager
 def none_pending() -> Iterator[None]:
-    """A block in which no write from before it is one of `pending_writes`."""
+    """A block in which `pending_writes` has no write from before it."""
     state = this_thread.state
     before, state.written = state.written, set()
     try:
@@ -249,7 +249,7 @@ def none_pending() -> Iterator[None]:
 def unfinished(owners: Iterable[object]) -> list[Storage]:
     """The live storages whose version is not in memory, as far as they may concern this thread.
 
-    Those are the ones that it wrote to, those whose tokens are among `owners`, and those with
+    They are the ones that it wrote to, those whose tokens are among `owners`, and those with
     versions that have no memory, or raised.
     """
     found = [owner.storage() for owner in owners if isinstance(owner, Token)]

@@ -1,4 +1,4 @@
-"""What code generation may assume about a device: a frozen record, and the host's own.
+"""`Target`: the facts about a device that code generation uses, and the host's own target.
 
 Every size that a schedule depends on comes from here, and nothing here is timed, so that one
 machine always gives one `Target`, one set of kernels and one set of bits. The two speeds are
@@ -35,50 +35,48 @@ class Target:
     """One kind of device, as code generation sees it."""
 
     name: str
-    """Such as `x86-64-avx512`."""
+    """The name, such as `x86-64-avx512`."""
     arch: str
     """The instruction set's family, such as `x86-64`, `aarch64`."""
     features: str
     """The instruction-set extensions, sorted, in LLVM's spelling: `+avx2,+fma`."""
     vector_bytes: int
-    """The width of a vector register."""
+    """The bytes of a vector register."""
     n_vector_registers: int
     max_threads: int
-    """How many chunks of a kernel can run at once."""
+    """The number of chunks of a kernel that can run at once."""
     l1_bytes: int
-    """The data cache of one core."""
+    """The bytes of the first-level data cache of one core."""
     l2_bytes: int
     has_fma: bool
     flops_per_second: float
     """float32 operations a second on one core, a multiply-add counting two: an estimate."""
     bytes_per_second: float
-    """Memory traffic that one core can sustain: an estimate."""
+    """Bytes a second of memory traffic that one core can sustain: an estimate."""
     native_ops: frozenset[str]
     """The operations beside arithmetic, comparison, bits and casts that are one instruction."""
     max_buffers: int | None = None
-    """How many buffers one kernel may take; None: any number."""
+    """The greatest number of buffers of one kernel; None: any number."""
     index_bits: int = 64
     block_threads: int = 1
-    """How many threads may do a chunk together, with memory that they share; 1 on a processor."""
+    """The greatest number of threads of a block, which share memory; 1 on a processor."""
     warp: int = 1
-    """How many of these run in step."""
+    """The number of threads of a block that run in step."""
     shared_bytes: int = 0
-    """The memory that the threads of a block share."""
+    """The bytes of memory that the threads of a block share."""
     static_shared_bytes: int | None = None
-    """How much of it a kernel has without asking for more at its launch; None: all of it."""
+    """The bytes of shared memory that need no request at launch; None: all of them."""
     allows_tf32: bool = False
-    """Whether products of float32 may be of operands rounded to tf32: `ALLOW_TF32`."""
+    """True if products of float32 may round their operands to tf32: `ALLOW_TF32`."""
 
     @property
     def has_masks(self) -> bool:
-        """Whether loading some lanes of a vector, elements of any size, is one instruction."""
+        """True if a masked load of a vector, of elements of any size, is one instruction."""
         return "+avx512bw" in self.features.split(",")
 
     @cached_property
     def with_tf32(self) -> Target:
-        """The same, and products of float32 may be of operands rounded to tf32, where there is an
-        instruction for these.
-        """
+        """The target with `allows_tf32`; itself if it has no instruction for products of tf32."""
         has_it = "+mma" in self.features.split(",")
         return replace(self, allows_tf32=True) if has_it else self
 
@@ -101,7 +99,7 @@ class Target:
         return Target(**{**fields, "native_ops": frozenset(fields["native_ops"])})
 
     def lanes(self, itemsize: int) -> int:
-        """How many values of `itemsize` bytes one vector register holds."""
+        """The number of values of `itemsize` bytes in one vector register."""
         return self.vector_bytes // itemsize
 
 
@@ -137,7 +135,7 @@ _LEVELS: Mapping[str, tuple[_Level, ...]] = {
 
 _ARCHITECTURES = {"x86_64": "x86-64", "amd64": "x86-64", "arm64": "aarch64", "aarch64": "aarch64"}
 
-# /proc/cpuinfo's word -> LLVM's feature, for what changes the code of a kernel.
+# /proc/cpuinfo's word -> LLVM's feature, for the features that change the code of a kernel.
 _X86_FEATURES = {
     "pni": "sse3",
     "ssse3": "ssse3",
@@ -193,7 +191,7 @@ _CORE_BYTES_PER_SECOND = 25.0e9
 
 
 def _features(arch: str, cpuinfo: str) -> frozenset[str]:
-    """LLVM's names of what the first processor in `cpuinfo` has."""
+    """LLVM's names of the features of the first processor in `cpuinfo`."""
     known = _FEATURES.get(arch, {})
     for line in cpuinfo.splitlines():
         label, _, words = line.partition(":")
@@ -203,9 +201,10 @@ def _features(arch: str, cpuinfo: str) -> frozenset[str]:
 
 
 def _may_use_tiles() -> bool:
-    """Whether the system lets this process use tile registers (AMX), for which it has to be asked:
-    it saves their 8 KiB with the other registers of each thread. All threads and forked processes
-    may then, and programs that are started have to ask again.
+    """True if Linux grants this process the use of tile registers (AMX), for which this asks.
+
+    The system saves their 8 KiB with the other registers of each thread, so that processes have to
+    ask. Threads and forked processes inherit the permission; programs that are started ask again.
     """
     if sys.platform != "linux":
         return False
@@ -227,7 +226,7 @@ def _level(arch: str, features: frozenset[str]) -> _Level:
 def _cache_bytes(caches: Path, level: int, fallback: int) -> int:
     """The size of the data cache of `level`, as Linux lists it under `caches`.
 
-    Linux leaves out the files with what it does not know, as in most virtual machines on ARM.
+    Linux leaves out files whose contents it does not know, as in most virtual machines on ARM.
     """
     for entry in sorted(caches.glob("index*")):
         kind, level_text, size = (_text_of(entry / name) for name in ("type", "level", "size"))

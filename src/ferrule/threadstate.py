@@ -1,8 +1,8 @@
-"""What belongs to a thread: its unfinished graph and writes, what watches its runs, its modes.
+"""The state of a thread: its unfinished graph and writes, the observers of its runs, its modes.
 
-`this_thread.state` is the record of the thread that asks. One thread sees nothing of another's but
-through the tensors that they share. What is to belong to a thread is an attribute here, and nowhere
-else: a `ContextVar` is copied to other threads by `asyncio.to_thread`, which then run at once.
+`this_thread.state` is the record of the calling thread. A thread sees another's state only through
+the tensors that they share. All state of threads is an attribute here: a `ContextVar` would not do,
+since `asyncio.to_thread` copies it to other threads, which then run at once.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ T = TypeVar("T")
 
 @final
 class ThreadState:
-    """The record of one thread; `None` in a slot says that there is nothing of that kind.
+    """The record of one thread; a slot that is `None` is unset.
 
     >>> this_thread.state.recording, this_thread.state.observer
     (True, None)
@@ -45,49 +45,48 @@ class ThreadState:
 
     def __init__(self) -> None:
         self.nodes = Table()
-        """The nodes that it made and that are alive, by what they are; see `node.py`."""
+        """The live nodes that it made, by their keys; see `node.py`."""
         self.passed: set[Any] = set()
-        """The numbers that kernels computed on their way; see `schedule/graph.py`."""
+        """The numbers that kernels computed without storing them; see `schedule/graph.py`."""
         self.written: set[Any] = set()
-        """References to the storages that it wrote to, and that may be pending; see `storage.py`.
-        """
+        """References to the storages that it wrote to, whose writes may be pending; see
+        `storage.py`."""
         self.failures = 0
-        """How often computing something raised; see `realize.py`."""
+        """The number of computations that raised; see `realize.py`."""
         self.undoable: Any = None
         """The memory that a block writes to, all of it or none; see `tensor/cell.py`."""
         self.kept: Any = None
-        """What keeps these storages alive; see `storage.keep_written`."""
+        """The list that keeps written storages alive; see `storage.keep_written`."""
         self.observer: Any = None
-        """What each run goes through; see `runner.py`."""
+        """The function that each run goes through; see `runner.py`."""
         self.read_guard: Any = None
-        """What is asked before contents go to the host; see `buffer.py`."""
+        """The function that is called before contents go to the host; see `buffer.py`."""
         self.watched_since: int | None = None
-        """In a capture: where its memory begins; see `runner.py`."""
+        """In a capture: memory made in it has serial numbers above this; see `runner.py`."""
         self.recording = True
-        """Whether the tape records; see `gradient/recording.py`."""
+        """True if the tape records; see `gradient/recording.py`."""
         self.training: bool | None = None
-        """Whether layers behave as in training; None, which is evaluation, if nobody said it."""
+        """True if layers behave as in training; None if the mode was never set (evaluation)."""
         self.modes: list[bool | None] = []
-        """What `training` was around each block that is entered; see `gradient/training.py`."""
+        """The value of `training` outside of each entered block; see `gradient/training.py`."""
         self.evaluated: Any = None
-        """Where on the tape a layer evaluated though nobody asked for it, and which."""
+        """The position on the tape and the name of a layer that evaluated by default."""
         self.differentiated: Any = None
-        """The leaves whose gradients went through one of them."""
+        """The leaves whose gradients went through such a layer."""
         self.taken = 0
-        """How often another thread computed a node of this one or wrote over it, and how often this
-        one computed, in a capture, what another had made in the meantime.
-        """
+        """The number of times that another thread computed or overwrote a node of this one, or this
+        one computed, in a capture, a node that another made meanwhile."""
         self.transforming = False
-        """Whether a transformation calls its function."""
+        """True while a transformation calls its function."""
 
 
 left_behind: Final[deque[set[Any]]] = deque()
-"""What threads that are over had in `written`: it is for whoever looks next."""
+"""The `written` of threads that have ended, for the next thread that looks."""
 
 
 @final
 class _Ending:
-    """Belongs to a thread alone, and so is gone when the thread is."""
+    """An object that only its thread refers to, so that it dies with the thread."""
 
     __slots__ = ("_state",)
 
@@ -128,15 +127,15 @@ class Slot(Generic[T]):
         self._name = name
 
     def get(self) -> T | None:
-        """What the thread has there."""
+        """The value of the slot in this thread."""
         return cast("T | None", getattr(this_thread.state, self._name))
 
     def set(self, value: T | None) -> T | None:
-        """Puts something there; gives what was, for `reset`."""
+        """Set the slot. Returns the old value, for `reset`."""
         before = self.get()
         setattr(this_thread.state, self._name, value)
         return before
 
     def reset(self, before: T | None) -> None:
-        """Puts back what `set` gave."""
+        """Set the slot back to the value that `set` returned."""
         setattr(this_thread.state, self._name, before)

@@ -1,4 +1,4 @@
-"""What runs in the process of `trials.py`: kernels are compiled, checked and timed on request."""
+"""The worker process of `trials.py`: it compiles, checks and times kernels on request."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from ferrule.device import Compiled, Device
 from ferrule.dtype import DType, dtypes
 
 _Source: TypeAlias = tuple[str, tuple[int, int] | None]
-"""A kernel's text, and how many blocks of how many threads it is launched with."""
+"""A kernel's text, and its numbers of blocks and of threads in each."""
 
 _SAMPLE_S = 0.03
 _LEAST_SAMPLES = 3
@@ -29,12 +29,12 @@ _LONG_S = 0.5
 _HOPELESS = 1.5
 _BLOCK_S = 0.01
 _RANGES = ((-1.0, 1.0), (0.5, 1.5))
-# Of the sums that are added up in another order: some hundred roundings.
+# Roundings by which sums in another order may differ; some hundred were expected. Not measured.
 _ROUNDINGS = 1024
 
 
 def serve(number: int) -> None:
-    """Answers questions from the connection with the file descriptor `number` until it ends."""
+    """Answer questions from the connection with the file descriptor `number` until it ends."""
     _no_core_dumps()
     connection: Connection[bytes, bytes] = Connection(number)
     bench: _Bench | None = None
@@ -42,7 +42,7 @@ def serve(number: int) -> None:
     with suppress(EOFError, OSError):
         while True:
             question = json.loads(connection.recv_bytes())
-            # Whatever the kernel does, this process ends then.
+            # The alarm ends this process even if the kernel hangs.
             signal.setitimer(signal.ITIMER_REAL, question["alarm"])
             answer: dict[str, Any] = {}
             try:
@@ -73,12 +73,12 @@ def _register(device: str, opener: str) -> None:
 
 
 class WrongResultError(ValueError):
-    """A candidate's results are not those of the kernel as it was."""
+    """A candidate's results differ from those of the original kernel."""
 
 
 @final
 class _Bench:
-    """The buffers of a kernel, filled with random numbers, and the results that are right."""
+    """The buffers of a kernel, filled with random numbers, and the correct results."""
 
     def __init__(self, job: dict[str, Any]) -> None:
         if job["opener"] is not None:
@@ -108,7 +108,7 @@ class _Bench:
                 return self._compare(question["sources"], question["seconds"])
 
     def _begin(self, source: _Source) -> float:
-        """Fills the buffers, and keeps what the kernel as it was makes of them."""
+        """Fill the buffers, and keep the original kernel's results."""
         program = self._program(source)
         for low, high in _RANGES:
             self._fill(low, high)
@@ -159,7 +159,7 @@ class _Bench:
         return float(program(*self._handles, vals=self._vals, wait=True))
 
     def _time(self, program: Callable[..., float], best: float) -> float:
-        """The lower quartile of some runs; of a few only where it is no match for `best`."""
+        """The lower quartile of some runs; of a few only if it is clearly slower than `best`."""
         samples: list[float] = []
         stop = time.perf_counter() + _SAMPLE_S
         while len(samples) < _MOST_SAMPLES:
@@ -205,7 +205,7 @@ def _quartile(samples: Sequence[float]) -> float:
 
 
 def difference(dtype: DType, expected: Any, found: Any, exact: bool) -> str | None:
-    """How two arrays of results differ; None where they do not.
+    """The difference of two arrays of results, as text; None if they agree.
 
     Without `exact`, floats may have been added up in another order.
 

@@ -1,8 +1,8 @@
 """Trial runs of kernels in another process, which may crash, hang or be killed at any moment.
 
-The process is an interpreter of its own, never a fork: this one may have threads. It gets sources,
-not schedules, so it needs no code generation; what it does is in `trial_worker.py`. All that it
-says comes through one connection, and what it could leave behind dies with it.
+The process is an interpreter of its own, never a fork, since this one may have threads. It gets
+sources, not schedules, so that it needs no code generation; `trial_worker.py` is its code. All
+answers come through one connection, and nothing of a kernel survives the process.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from typing import Any, final
 from ferrule.config import config
 from ferrule.records import dataclass
 
-# -P: the folder that this process was started in is no place for modules.
+# -P: no modules are imported from the folder that this process was started in.
 _BOOT = (
     "import sys; sys.path[:] = sys.argv[3:]; from importlib import import_module; "
     "module, _, name = sys.argv[1].partition(':'); "
@@ -44,7 +44,8 @@ class TrialError(RuntimeError):
 class Worker:
     """A worker process: started by the first question, and again after it was lost.
 
-    `entry` is the function that runs in it, as "module:function". Not for several threads at once.
+    `entry` is the function that runs in it, as "module:function". Only one thread at a time may use
+    it.
     """
 
     def __init__(self, entry: str) -> None:
@@ -52,10 +53,10 @@ class Worker:
         self._process: subprocess.Popen[bytes] | None = None
         self._connection: Connection[bytes, bytes] | None = None
         self.generation = 0
-        """How many processes there were before this one."""
+        """The number of processes that there were before this one."""
 
     def ask(self, question: Mapping[str, Any], seconds: float) -> dict[str, Any]:
-        """The worker's answer. Raises `WorkerLostError` if there is none after `seconds`."""
+        """The worker's answer. Raises `WorkerLostError` if there is none within `seconds`."""
         try:
             connection = self._connection or self._start()
             # The worker's own alarm ends it even if this process is gone by then.
@@ -107,9 +108,9 @@ class Worker:
 
 @dataclass(frozen=True)
 class Job:
-    """A kernel to try: where it runs, and on what. `slots` are (dtype, elements) of its buffers.
+    """A kernel to try, its device and its buffers. `slots` are the (dtype, elements) of these.
 
-    `opener` is what was registered for the device in this process, as "module:function".
+    `opener` is the opener registered for the device in this process, as "module:function".
     """
 
     device: str
@@ -123,7 +124,7 @@ class Job:
 
 @dataclass(frozen=True)
 class Source:
-    """A kernel's source, and how it is launched: (blocks, threads); None where it has no blocks."""
+    """A kernel's source, and its launch as (blocks, threads); None on a processor."""
 
     text: str
     launch: tuple[int, int] | None = None
@@ -133,10 +134,10 @@ class Source:
 class Trials:
     """Trial runs of one kernel until a deadline, each compared with the results of `source`.
 
-    The last `reserved` seconds are for `compare`, and so is the time that a new worker takes to
-    start, up to as much again: it is needed where the last trial hangs.
+    The last `reserved` seconds are for `compare`. As much again, at most, is set aside for a new
+    worker to start, since the last trial may hang.
 
-    Raises `TrialError` where that one cannot be tried itself.
+    Raises `TrialError` if `source` itself cannot be tried.
     """
 
     def __init__(
@@ -153,16 +154,16 @@ class Trials:
         self._asked = 0
         self._asked_s = 0.0
         self.best = self._begin()
-        """The seconds of the fastest so far."""
+        """The seconds of the fastest source so far."""
 
     def left(self) -> float:
-        """The seconds that are left for trials; none once too many workers were lost."""
+        """The seconds that are left for trials; 0 once too many workers were lost."""
         if self._losses > _MOST_LOSSES:
             return 0.0
         return self._until_deadline() - self._reserved - min(self._reserved, self._start_s)
 
     def is_over(self) -> bool:
-        """Whether no time is left for one more trial: as much as they took so far."""
+        """True if the time that is left is below the mean time of the trials so far."""
         return self.left() * max(self._asked, 1) <= self._asked_s
 
     def measure(self, source: Source, exact: bool) -> float | None:
@@ -183,9 +184,9 @@ class Trials:
         return None if found is None else float(found)
 
     def compare(self, sources: Sequence[Source]) -> list[float] | None:
-        """The seconds of several, timed in turns until the deadline, for `reserved` at most.
+        """The seconds of several sources, timed in turns, for at most `reserved` seconds.
 
-        None where the worker is lost on the way.
+        None if the worker is lost on the way.
         """
         if not self._is_ready():
             return None
@@ -202,7 +203,7 @@ class Trials:
         return self._deadline - time.monotonic()
 
     def _patience(self) -> float:
-        """How long a program may take to be made: some devices have slow compilers."""
+        """The seconds that a program may take to compile: some devices have slow compilers."""
         return max(_TRIAL_S, 2 * self._start_s)
 
     def _begin(self) -> float:
@@ -230,7 +231,7 @@ class Trials:
         return float(answer["result"])
 
     def _is_ready(self) -> bool:
-        """Whether there is a worker, if need be another one."""
+        """True if there is a worker; starts another one if it was lost."""
         try:
             if self._generation != self._worker.generation:
                 self._begin()

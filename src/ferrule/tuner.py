@@ -22,11 +22,11 @@ from ferrule.target import allowed
 from ferrule.trials import Job, Source, TrialError, Trials, Worker
 from ferrule.winners import Winner
 
-_LEAST_GAIN = 0.03  # less is noise, and not worth a program of its own
+_LEAST_GAIN = 0.03  # fraction of the time; less is noise, and not worth a program. Not measured
 _MOST_COPIES = 600
 _MOST_UOPS = 6000
 _FINALISTS = 3
-_COPIES = 8  # of its buffers that have to fit: the worker's, with what is right, and our own
+_COPIES = 8  # of the buffers that have to fit: those of the worker, its results, and our own
 _FINAL_SHARE = 0.15
 _LONGEST_FINAL_S = 1.5
 
@@ -35,7 +35,7 @@ search_lock = RLock()
 
 
 def _after_fork() -> None:
-    # The thread that held it is not there in the child.
+    # The thread that held the lock does not exist in the child.
     global search_lock
     search_lock = RLock()
 
@@ -46,9 +46,10 @@ if hasattr(os, "register_at_fork"):
 
 @final
 class Tuner:
-    """Finds schedules for kernels of one device, in a worker process that lives as long as its
-    `with` block. `entry` is the worker's function, as "module:function"; `opener` what was
-    registered for the device in this process, if it was.
+    """Finds schedules for kernels of one device, in a worker process.
+
+    The process lives as long as the `with` block. `entry` is the worker's function, as
+    "module:function"; `opener` the one registered for the device in this process, if there is one.
     """
 
     def __init__(
@@ -68,7 +69,7 @@ class Tuner:
     def tune(self, ast: LazyOp, seconds: float, width: int, known: Winner | None = None) -> Winner:
         """The fastest schedule for a kernel that is found within `seconds`, `known` included.
 
-        It never fails: where nothing can be tried, the winner is the heuristic's own schedule.
+        It never fails: if nothing can be tried, the winner is the heuristic's own schedule.
         """
         deadline = time.monotonic() + seconds
         base = Linearizer(ast, allowed(self._renderer.target))
@@ -89,7 +90,7 @@ class Tuner:
         return winner
 
     def _job(self, base: Linearizer) -> Job:
-        """What the worker has to know about a kernel."""
+        """The description of a kernel for the worker."""
         sizes = slot_sizes(base.kernel)
         if sizes is None:
             raise TrialError("where it reads or writes depends on data")
@@ -109,7 +110,7 @@ class Tuner:
 
 
 def _importable(device: str, opener: Callable[..., Any]) -> str:
-    """Where another process finds a function, as "module:function"."""
+    """The path of a function for another process, as "module:function"."""
     module, name = getattr(opener, "__module__", ""), getattr(opener, "__name__", "")
     found = getattr(sys.modules.get(module), name, None)
     if module == "__main__" or found is not opener:
@@ -121,7 +122,7 @@ def _importable(device: str, opener: Callable[..., Any]) -> str:
 
 
 def _source(k: Linearizer, renderer: Any) -> Source:
-    """What is tried of a kernel; variables have their largest values."""
+    """The source of a kernel and its launch, with the largest values of variables."""
     text: str = renderer.render(k.name, k.linearize().uops)
     launch = k.launch
     if launch is None:
@@ -160,7 +161,7 @@ class _Candidates:
         return Winner(opts, before, after, tried)
 
     def _measure(self, opts: Opts) -> float | None:
-        """The seconds of a run; None where there is no program, or one that was seen before."""
+        """The seconds of a run; None if there is no program, or it was tried before."""
         if opts == self._base.opts:
             return self._trials.best
         source = self._source(opts)
@@ -175,8 +176,7 @@ class _Candidates:
 
     def _source(self, opts: Opts) -> Source | None:
         base = self._base
-        # Nobody promised that an edit of a schedule makes sense, and what is wrong with it can
-        # come up anywhere on the way.
+        # An edit of a schedule need not make sense, and its errors may come from any layer.
         try:
             if copies(apply_opts(base.kernel, opts)) > _MOST_COPIES:
                 return None

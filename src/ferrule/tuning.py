@@ -21,8 +21,8 @@ from ferrule.tensor import Tensor
 from ferrule.tuner import Tuner
 from ferrule.winners import Winner
 
-_LEAST_SHARE = 0.01  # of the time of all kernels: below, a gain would not be felt
-_LEAST_SECONDS = 0.5  # a worker process has hardly started by then
+_MIN_TIME_SHARE = 0.01  # of the time of all kernels; a kernel below is not searched. Not measured
+_MIN_SECONDS = 0.5  # of a search; a worker process has hardly started by then. Not measured
 
 
 class TuneError(RuntimeError):
@@ -31,22 +31,22 @@ class TuneError(RuntimeError):
 
 @dataclass(frozen=True)
 class TunedKernel:
-    """What a search did for one kernel; the times are seconds of a run on its own."""
+    """The result of a search for one kernel; the times are seconds of a run on its own."""
 
     name: str
     runs: int
-    """How often the function runs it."""
+    """The number of times that the function runs it."""
     before: float
-    """With the heuristic's schedule; 0 where it was not searched."""
+    """The seconds with the heuristic's schedule; 0 if it was not searched."""
     after: float
     trials: int
-    """How many schedules were timed."""
+    """The number of schedules that were timed."""
     note: str = ""
-    """Why it was not searched, if it was not."""
+    """The reason why it was not searched; empty if it was."""
 
     @property
     def gain(self) -> float:
-        """How many times as fast it is."""
+        """The speed relative to the heuristic's schedule: 2.0 is twice as fast."""
         return self.before / self.after if self.after else 1.0
 
     def __str__(self) -> str:
@@ -70,7 +70,7 @@ class TuneReport:
 
 @dataclass
 class _Use:
-    """How often a kernel ran, and how long."""
+    """The number of runs of a kernel, and their seconds."""
 
     device: str
     name: str
@@ -87,12 +87,12 @@ def tune(
     """Searches for faster schedules of the kernels that a function runs, or that tensors need.
 
     Args:
-        what: a function (captured by `TinyJit` or not), which is called once with `args`; or lazy
-            tensors, which are realised. Anything that the function writes to, it writes to.
+        what: a function (captured by `TinyJit` or not), which is called once with `args`, side
+            effects included; or lazy tensors, which are realised.
         args: the function's arguments.
-        seconds: how long it may take, beside the call itself. Kernels get shares of that by the
-            time that they take.
-        width: how many of a kernel's fastest schedules the search goes on from.
+        seconds: the time of the search, beside the call itself. Kernels get shares of it in
+            proportion to the time that they take.
+        width: the number of a kernel's fastest schedules that the search continues from.
 
     Schedules are compiled, checked against the results of the kernel as it was, and timed in
     another process, which is killed when it hangs. What is found holds from now on, in this
@@ -101,7 +101,7 @@ def tune(
     captured anew; functions captured inside of it are not.
 
     Returns:
-        What was found, kernel by kernel; `print` shows it.
+        The results by kernel; `print` shows them.
 
     Raises:
         TuneError: inside of a function that is being captured.
@@ -159,9 +159,9 @@ def _kernels_of(
 
 
 def _search(uses: dict[LazyOp, _Use], deadline: float, width: int) -> list[TunedKernel]:
-    """Searches kernel by kernel, those that take longest first."""
+    """Search kernel by kernel, those that take longest first."""
     left = sum(use.seconds for use in uses.values())
-    least = _LEAST_SHARE * left
+    least = _MIN_TIME_SHARE * left
     found = []
     with ExitStack() as stack:
         tuners: dict[str, Tuner] = {}
@@ -172,11 +172,11 @@ def _search(uses: dict[LazyOp, _Use], deadline: float, width: int) -> list[Tuned
                 tuners[use.device] = stack.enter_context(device.tuner())
             remaining = deadline - time.monotonic()
             budget = remaining * use.seconds / left if left else remaining
-            budget = min(max(budget, _LEAST_SECONDS), remaining)
+            budget = min(max(budget, _MIN_SECONDS), remaining)
             left -= use.seconds
             if use.seconds < least:
                 winner = Winner((), note="too short to matter")
-            elif budget < _LEAST_SECONDS:
+            elif budget < _MIN_SECONDS:
                 winner = Winner((), note="no time was left")
             else:
                 winner = tuners[use.device].tune(ast, budget, width, device.winner(ast))

@@ -1,4 +1,4 @@
-"""The schedules that searches found, kept in the disk cache for every later process."""
+"""The tuning cache: the schedules that searches found, kept on disk for later processes."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ _TABLE = "winner"
 
 
 class TuningWarning(UserWarning):
-    """A search, or what one left on disk, is of no use; kernels run as they do without it."""
+    """A search, or its result on disk, cannot be used; kernels run as they do without it."""
 
 
 @dataclass(frozen=True)
 class Winner:
-    """What a search ended with: the fastest schedule, and the seconds of a run before and after.
+    """The result of a search: the fastest schedule, and the seconds of a run before and after.
 
-    Where nothing was faster than the heuristic's own schedule, `opts` is that, and the times are
-    equal. `note` says why a kernel was not searched, if it was not.
+    If nothing was faster than the heuristic's own schedule, `opts` is that, and the times are
+    equal. `note` is the reason why a kernel was not searched, if there is one.
     """
 
     opts: tuple[Opt, ...]
@@ -33,7 +33,7 @@ class Winner:
 
     @property
     def gained(self) -> bool:
-        """Whether it is faster than the heuristic's schedule."""
+        """True if it is faster than the heuristic's schedule."""
         return self.after < self.before
 
     def __str__(self) -> str:

@@ -122,7 +122,7 @@ class Keeping:
         self.lanes = target.lanes(4)
 
     def kept_block(self, node: LazyBuffer, visits: Visits) -> Block | None:
-        """The block in which the only kernel that wants a node keeps it; None if it gains nothing."""
+        """The block in which the only kernel that wants a node keeps it; None without gain."""
         if len(visits) != 1 or self.is_skipped or is_always_fused(node):
             return None
         ((fusion, indices),) = visits.items()
