@@ -43,14 +43,14 @@ CREATE TABLE IF NOT EXISTS entries (
 )"""
 _CORRUPT = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
 _BUSY = (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
-_BUSY_SECONDS = 2.0
+_BUSY_SECONDS = 2.0  # for another process to release the database. Not measured
 _SECONDS_A_DAY = 86400
 
 LARGEST_BYTES = 512 << 20
-"""Above this size the entries that were not used for longest are removed."""
-_KEPT_SHARE = 0.75
-_PUTS_BETWEEN_CHECKS = 64
-_LARGEST_QUERY = 500
+"""Bytes of the database above which the least recently used entries are removed."""
+_KEPT_SHARE = 0.75  # fraction of `LARGEST_BYTES` that remains then. Not measured
+_PUTS_BETWEEN_CHECKS = 64  # writes between two looks at the size. Not measured
+_LARGEST_QUERY = 500  # keys in one query; older SQLites allow 999 parameters
 
 
 def digest(*parts: str | bytes) -> str:

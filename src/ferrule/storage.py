@@ -12,7 +12,7 @@ from ferrule.ops import LoadOps
 from ferrule.shape.view import View
 from ferrule.threadstate import ThreadState, left_behind, this_thread
 
-_MOST_REPLACED = 4  # versions without memory, each of which keeps alive what it is made of
+_MOST_REPLACED = 4  # versions without memory, which keep their sources alive. Not measured
 
 
 class Holder(Protocol):

@@ -185,8 +185,9 @@ _CACHES = Path("/sys/devices/system/cpu/cpu0/cache")
 _FALLBACK_L1_BYTES = 32 << 10
 _FALLBACK_L2_BYTES = 512 << 10
 
+# Estimates, not measured: only the ratio of the two speeds matters, see above.
 _NOMINAL_HERTZ = 3.0e9
-_FMA_UNITS = 2
+_FMA_UNITS = 2  # multiply-add units of one core
 _CORE_BYTES_PER_SECOND = 25.0e9
 
 

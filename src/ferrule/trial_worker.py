@@ -22,14 +22,15 @@ from ferrule.dtype import DType, dtypes
 _Source: TypeAlias = tuple[str, tuple[int, int] | None]
 """A kernel's text, and its numbers of blocks and of threads in each."""
 
-_SAMPLE_S = 0.03
-_LEAST_SAMPLES = 3
-_MOST_SAMPLES = 300
-_LONG_S = 0.5
-_HOPELESS = 1.5
-_BLOCK_S = 0.01
-_RANGES = ((-1.0, 1.0), (0.5, 1.5))
-# Roundings by which sums in another order may differ; some hundred were expected. Not measured.
+# None of these is measured.
+_SAMPLE_S = 0.03  # seconds to time one candidate
+_LEAST_SAMPLES = 3  # runs of one candidate, unless they take `_LONG_S` together
+_MOST_SAMPLES = 300  # runs of one candidate
+_LONG_S = 0.5  # seconds
+_HOPELESS = 1.5  # times the best time; a candidate above is not timed further
+_BLOCK_S = 0.01  # seconds of a finalist's turn
+_RANGES = ((-1.0, 1.0), (0.5, 1.5))  # of random inputs; the second if the first gives no number
+# Roundings by which sums that are added up in another order may differ. Not measured.
 _ROUNDINGS = 1024
 
 

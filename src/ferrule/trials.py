@@ -25,11 +25,12 @@ _BOOT = (
     "module, _, name = sys.argv[1].partition(':'); "
     "getattr(import_module(module), name)(int(sys.argv[2]))"
 )
-_GRACE_S = 0.5
-_START_S = 20.0
-_TRIAL_S = 2.0
-_RUNS_IN_A_TRIAL = 20
-_MOST_LOSSES = 4
+# None of these is measured.
+_GRACE_S = 0.5  # seconds that an answer may be late
+_START_S = 20.0  # seconds for a worker to start and run the original kernel
+_TRIAL_S = 2.0  # seconds to compile a candidate, at least
+_RUNS_IN_A_TRIAL = 20  # runs in the best time that a trial may take beside its compilation
+_MOST_LOSSES = 4  # workers lost, after which the search ends
 
 
 class WorkerLostError(RuntimeError):

@@ -22,13 +22,14 @@ from ferrule.target import allowed
 from ferrule.trials import Job, Source, TrialError, Trials, Worker
 from ferrule.winners import Winner
 
-_LEAST_GAIN = 0.03  # fraction of the time; less is noise, and not worth a program. Not measured
-_MOST_COPIES = 600
-_MOST_UOPS = 6000
-_FINALISTS = 3
+# None of these is measured.
+_LEAST_GAIN = 0.03  # fraction of the time; a smaller gain is noise, and not worth a program
+_MOST_COPIES = 600  # copies of a kernel's statement; a candidate with more is not compiled
+_MOST_UOPS = 6000  # UOps of a candidate; one with more takes too long to compile
+_FINALISTS = 3  # schedules that are timed against one another at the end
 _COPIES = 8  # of the buffers that have to fit: those of the worker, its results, and our own
-_FINAL_SHARE = 0.15
-_LONGEST_FINAL_S = 1.5
+_FINAL_SHARE = 0.15  # fraction of a search's seconds for the finalists
+_LONGEST_FINAL_S = 1.5  # seconds for the finalists, at most
 
 search_lock = RLock()
 """Held during a search: kernels that are timed at the same time would slow each other down."""

@@ -1,8 +1,8 @@
 """The Python array API standard, version 2024.12, on ferrule's tensors.
 
-`x.__array_namespace__()` is this module. The functions are thin: what they compute, and its
-gradients, are those of the methods of `Tensor`. Sizes, laziness and promotion are ferrule's; where
-that differs from the standard is said in docs/array-api.md.
+`x.__array_namespace__()` is this module. The functions are thin: they compute the same as the
+methods of `Tensor`, gradients included. Sizes, laziness and promotion are ferrule's;
+docs/array-api.md lists the differences from the standard.
 
 >>> import ferrule.array_api as xp
 >>> x = xp.asarray([[1.0, 2.0], [3.0, 4.0]])

@@ -18,8 +18,8 @@ def asarray(
 ) -> Tensor:
     """A tensor of numbers, nested sequences, buffers or arrays.
 
-    Memory is shared where that is possible, unless `copy=True`; NumPy's is borrowed, as by
-    `Tensor.from_numpy`. Raises `ValueError` where `copy=False` and a copy is needed.
+    Memory is shared if that is possible, unless `copy=True`; NumPy's is borrowed, as by
+    `Tensor.from_numpy`. Raises `ValueError` if `copy=False` and a copy is needed.
     """
     if isinstance(obj, memoryview | bytearray | np.ndarray):
         shared = Tensor.from_numpy(np.asarray(obj), device, copy)

@@ -1,4 +1,4 @@
-"""Data types of the array API: what they are, what goes with what, and casts."""
+"""Data types of the array API: their kinds and limits, promotion, and casts."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Kind: TypeAlias = DType | str | tuple[DType | str, ...]
 STANDARD: Final = tuple(
     dtype for dtype in dtypes.all if dtype.itemsize >= 4 or not dtypes.is_float(dtype)
 )
-"""The types that the standard names; ferrule's narrow floats are there besides."""
+"""The types that the standard names; ferrule has narrow floats as well."""
 SIGNED: Final = (dtypes.int8, dtypes.int16, dtypes.int32, dtypes.int64)
 UNSIGNED: Final = (dtypes.uint8, dtypes.uint16, dtypes.uint32, dtypes.uint64)
 FLOATS: Final = tuple(dtype for dtype in dtypes.all if dtypes.is_float(dtype))
@@ -38,7 +38,7 @@ def astype(x: Tensor, dtype: DType, /, *, copy: bool = True, device: str | None 
 
 
 def can_cast(from_: DType | Tensor, to: DType, /) -> bool:
-    """Whether promotion with the type `to` gives that type."""
+    """True if promotion with the type `to` gives that type."""
     return promote(_dtype(from_), to) is to
 
 
@@ -91,7 +91,10 @@ def iinfo(type: DType | Tensor, /) -> iinfo_object:
 
 
 def isdtype(dtype: DType, kind: Kind) -> bool:
-    """Whether a type is another, or of a kind such as "integral", or of one of several."""
+    """True if a type equals another, or is of a kind such as "integral", or of one of several.
+
+    Raises `ValueError` for a string that names no kind.
+    """
     if isinstance(kind, tuple):
         return any(isdtype(dtype, part) for part in kind)
     if isinstance(kind, str):
@@ -102,7 +105,7 @@ def isdtype(dtype: DType, kind: Kind) -> bool:
 
 
 def result_type(*arrays_and_dtypes: Tensor | DType | Scalar) -> DType:
-    """The type in which these are computed together; Python numbers give way where they can."""
+    """The type in which these are computed together; Python numbers take the tensors' type."""
     strong = [part for part in arrays_and_dtypes if isinstance(part, Tensor | DType)]
     if not strong:
         raise ValueError("[result_type] needs at least one tensor or dtype")

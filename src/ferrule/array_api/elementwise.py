@@ -1,4 +1,4 @@
-"""Functions of each element, or of two; what they compute is `Tensor`'s."""
+"""Element-wise functions of one tensor or two, which call `Tensor`'s methods."""
 
 from __future__ import annotations
 

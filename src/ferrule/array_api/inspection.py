@@ -1,4 +1,4 @@
-"""What the namespace can do."""
+"""Inspection of the namespace: its capabilities, devices and data types."""
 
 from __future__ import annotations
 
@@ -53,5 +53,5 @@ def _opens(name: str) -> bool:
 
 
 def __array_namespace_info__() -> Info:
-    """What the namespace can do: its devices, types and abilities."""
+    """The capabilities of the namespace: its devices, types and abilities."""
     return Info()

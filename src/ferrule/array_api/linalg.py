@@ -134,7 +134,7 @@ def matrix_power(x: Tensor, n: int, /) -> Tensor:
 
 
 def matrix_rank(x: Tensor, /, *, rtol: float | Tensor | None = None) -> Tensor:
-    """How many singular values are above `rtol` times the largest."""
+    """The number of singular values above `rtol` times the largest."""
     return x.matrix_rank(rtol=rtol)
 
 

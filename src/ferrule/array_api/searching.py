@@ -1,4 +1,4 @@
-"""Where elements are, their order, and the different ones."""
+"""Positions of elements, their order, and sets of different elements."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def sort(x: Tensor, /, *, axis: int = -1, descending: bool = False, stable: bool
 def count_nonzero(
     x: Tensor, /, *, axis: int | tuple[int, ...] | None = None, keepdims: bool = False
 ) -> Tensor:
-    """How many elements along the axes are other than 0."""
+    """The number of elements along the axes that are not 0."""
     return x.count_nonzero(axis, keepdims)
 
 
@@ -71,7 +71,7 @@ def searchsorted(
     side: Literal["left", "right"] = "left",
     sorter: Tensor | None = None,
 ) -> Tensor:
-    """Where in the sorted vector x1 each value of x2 would be put in, so that it stays sorted."""
+    """The position in the sorted vector x1 at which each value of x2 keeps it sorted."""
     return x1.searchsorted(x2, side=side, sorter=sorter).cast(dtypes.default_int)
 
 
@@ -79,7 +79,7 @@ def searchsorted(
 
 
 class UniqueAll(NamedTuple):
-    """The different elements, and where they are."""
+    """The different elements, their first positions, the inverse and the counts."""
 
     values: Tensor
     indices: Tensor
@@ -88,21 +88,21 @@ class UniqueAll(NamedTuple):
 
 
 class UniqueCounts(NamedTuple):
-    """The different elements, and how often they occur."""
+    """The different elements, and their counts."""
 
     values: Tensor
     counts: Tensor
 
 
 class UniqueInverse(NamedTuple):
-    """The different elements, and where in them each element is."""
+    """The different elements, and the position of each element among them."""
 
     values: Tensor
     inverse_indices: Tensor
 
 
 def unique_all(x: Tensor, /) -> UniqueAll:
-    """The different elements in order, their first places in flat x, the inverse, the counts."""
+    """The different elements in order, their first positions in flat x, the inverse, the counts."""
     values, inverse, counts = x.unique(return_inverse=True, return_counts=True)
     places = inverse.flatten().argsort(stable=True)
     starts = counts.cumsum(dtype=counts.dtype) - counts
@@ -110,13 +110,13 @@ def unique_all(x: Tensor, /) -> UniqueAll:
 
 
 def unique_counts(x: Tensor, /) -> UniqueCounts:
-    """The different elements in order, and how often each occurs."""
+    """The different elements in order, and the count of each."""
     values, counts = x.unique(return_counts=True)
     return UniqueCounts(values, _position(counts))
 
 
 def unique_inverse(x: Tensor, /) -> UniqueInverse:
-    """The different elements in order, and where in them each element of x is."""
+    """The different elements in order, and the position of each element of x among them."""
     values, inverse = x.unique(return_inverse=True)
     return UniqueInverse(values, _position(inverse))
 

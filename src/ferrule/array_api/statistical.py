@@ -14,12 +14,12 @@ Axis: TypeAlias = int | tuple[int, ...] | None
 
 
 def all(x: Tensor, /, *, axis: Axis = None, keepdims: bool = False) -> Tensor:
-    """Whether every element along the axes is other than 0."""
+    """True if no element along the axes is 0; True without elements."""
     return x.all(axis, keepdims)
 
 
 def any(x: Tensor, /, *, axis: Axis = None, keepdims: bool = False) -> Tensor:
-    """Whether some element along the axes is other than 0."""
+    """True if some element along the axes is not 0; False without elements."""
     return x.any(axis, keepdims)
 
 

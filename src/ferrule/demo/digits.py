@@ -38,7 +38,7 @@ PIXEL_MEAN, PIXEL_SPREAD = 5.0, 6.0
 @final
 @dataclass(frozen=True)
 class Options:
-    """What a user may choose."""
+    """The options of the demonstration."""
 
     device: str | None = None
     epochs: int = 30
@@ -59,7 +59,7 @@ class Data:
 @final
 @dataclass(frozen=True)
 class Result:
-    """What a run measured."""
+    """The measurements of a run."""
 
     accuracy: float
     total_s: float
@@ -154,7 +154,7 @@ class Trainer:
 @final
 @dataclass
 class Log:
-    """What the steps of a run took and gave."""
+    """The times, kernels and operations of a run's steps."""
 
     started: float
     losses: list[float] = field(default_factory=list)

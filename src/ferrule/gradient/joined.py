@@ -1,4 +1,4 @@
-"""Values joined along an axis, and the gradients of parts, which are joined rather than added."""
+"""Concatenation of values, and the gradients of slices, which are concatenated, not added."""
 
 from __future__ import annotations
 
@@ -63,10 +63,10 @@ _CAT = Rule(_reverse_cat)
 
 
 def total_gradient(grads: Sequence[Any]) -> Any:
-    """The sum of the gradients that have arrived at one place.
+    """The sum of the gradients that have arrived at one edge.
 
-    Each part of a value (`chunk`, `x[i]`) gives one that is padded with zeros. Where these fill the
-    value, they are joined, and no zeros are added.
+    Each slice of a value (`chunk`, `x[i]`) gives a gradient that is padded with zeros. If the
+    slices fill the value, their gradients are concatenated, and no zeros are added.
     """
     if len(grads) == 1:
         return grads[0]
@@ -108,7 +108,7 @@ def _joined(padded: Sequence[Value]) -> Value | None:
 
 
 def _inside(padded: Value) -> Value:
-    """What a padded value was before."""
+    """A padded value without its padding."""
     node = padded.node
     if padded.edge is None:
         return Value(node.srcs[0])

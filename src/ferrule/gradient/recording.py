@@ -1,4 +1,4 @@
-"""Whether operations are recorded, and whether a transformation is at work: for each thread."""
+"""The recording mode of each thread: `no_grad`, `enable_grad`, and running transformations."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ from ferrule.threadstate import ThreadState, this_thread
 
 
 def is_recording() -> bool:
-    """Whether operations on tensors that need a gradient are recorded in this thread."""
+    """True if operations on tensors that need a gradient are recorded in this thread."""
     return this_thread.state.recording
 
 
 def is_transforming() -> bool:
-    """Whether a transformation is calling its function in this thread, to see what it does."""
+    """True while a transformation traces its function in this thread."""
     return this_thread.state.transforming
 
 
 @contextmanager
 def transforming(recording: bool = True) -> Iterator[None]:
-    """The block in which a transformation calls its function; by default all is recorded."""
+    """A block in which a transformation calls its function; by default all is recorded."""
     state = this_thread.state
     before = state.recording, state.transforming
     state.recording = recording
@@ -34,7 +34,7 @@ def transforming(recording: bool = True) -> Iterator[None]:
 
 @final
 class no_grad(ContextDecorator):
-    """While it is entered, nothing is recorded, and parameters may be written in place.
+    """A block, or a decorator, in which nothing is recorded, and parameters may be written.
 
     >>> from ferrule import Tensor
     >>> x = Tensor([2.0], requires_grad=True)
@@ -65,7 +65,7 @@ class no_grad(ContextDecorator):
 
 
 def enable_grad() -> no_grad:
-    """While it is entered, operations are recorded, also inside `no_grad`.
+    """A block, or a decorator, in which operations are recorded, also inside `no_grad`.
 
     >>> from ferrule import Tensor
     >>> x = Tensor([2.0], requires_grad=True)

@@ -37,7 +37,7 @@ def _reverse_mod(grad: Value, entry: Entry) -> Gradients:
 
 
 def _reverse_maximum(grad: Value, entry: Entry) -> Gradients:
-    """Where both are equal, each gets half; the smaller one gets 0, of an infinite gradient too."""
+    """Equal operands get half each; the smaller one gets 0, even of an infinite gradient."""
     a, b = entry.saved
     zero, half = grad.full(0), grad * 0.5
     left, right = b < a, a < b
@@ -100,7 +100,7 @@ def _reverse_max(grad: Value, entry: Entry) -> Gradients:
 
 
 def _reverse_prod(grad: Value, entry: Entry) -> Gradients:
-    """The product of the others: with one zero it is left to the zero alone, with two it is 0."""
+    """The product of the other elements: if one is 0, only its own gradient is not 0."""
     (x,) = entry.saved
     if is_recording():
         return (grad.expand(x.shape) * _product_of_others(x, entry.arg),)
@@ -117,7 +117,7 @@ def _reverse_prod(grad: Value, entry: Entry) -> Gradients:
 def _product_of_others(x: Value, axes: tuple[int, ...]) -> Value:
     """For each element, the product of the others along the axes, without a division.
 
-    That is a polynomial whose own derivatives are right at zeros, as none of them is hidden.
+    So it is a polynomial, whose own derivatives are right at zeros, too.
     """
     kept = [axis for axis in range(len(x.shape)) if axis not in axes]
     order = (*kept, *axes)
@@ -143,7 +143,7 @@ def _products_before(x: Value) -> Value:
 
 
 def _moved_on(x: Value, step: int) -> Value:
-    """Each element where the one `step` after it was, with ones in front."""
+    """The elements shifted by `step` towards the end of the last axis, with ones in front."""
     none = ((0, 0),) * (len(x.shape) - 1)
     front = [(0, size) for size in x.shape]
     inside = Value(LazyBuffer.const(True, dtypes.bool, x.shape, x.node.device))
@@ -222,9 +222,9 @@ def _reverse_window(grad: Value, entry: Entry) -> Gradients:
 
 
 def _reverse_unwindow(grad: Value, entry: Entry) -> Gradients:
-    """A window over each of the K copies, of which element k of copy k is wanted: the diagonal.
+    """A window over each of the K copies, of which element k of copy k is taken: the diagonal.
 
-    Under a sum over the copies, these are equal, and one window has all that is wanted.
+    Under a sum over the copies, these are equal, and one window has all elements.
     """
     axis, length, stride, dilation = entry.arg
     rank = len(grad.shape)

@@ -36,7 +36,7 @@ Number = bool | int | float
 
 
 class GradientError(RuntimeError):
-    """A gradient was asked for that the tape cannot give."""
+    """The tape cannot give a gradient that was asked for."""
 
 
 # *** the tape ***
@@ -52,7 +52,7 @@ def tape_position() -> int:
 
 @final
 class Leaf:
-    """Where the tape ends: a tensor that keeps its gradient. `owner` is that tensor, weakly."""
+    """An end of the tape: a tensor that keeps its gradient. `owner` is that tensor, weakly."""
 
     __slots__ = ("__weakref__", "owner")
 
@@ -62,7 +62,7 @@ class Leaf:
 
 @final
 class Entry:
-    """A recorded operation: the edges of its sources, and what its rule asked to keep."""
+    """A recorded operation: the edges of its sources, and the values that its rule needs."""
 
     __slots__ = (
         "__weakref__",
@@ -123,12 +123,12 @@ class Entry:
         return entry
 
     def result(self) -> Value:
-        """What the operation gave, for rules that asked to keep it."""
+        """The result of the operation, for rules that keep it."""
         assert self.output is not None, f"the rule of {self.name} does not keep its output"
         return Value(self.output, self)
 
     def free(self) -> None:
-        """Drops what was kept, so that memory can go; entries that keep nothing stay usable."""
+        """Drop the kept values to free memory; entries that keep nothing stay usable."""
         if self.saved or self.output is not None:
             self.saved = ()
             self.output = None
@@ -143,7 +143,7 @@ Gradients = tuple["Value | None", ...]
 class Rule:
     """The reverse rule of an operation: from the gradient of its result to those of its sources.
 
-    `inputs` are the positions of the sources to keep, `output` whether to keep the result.
+    `inputs` are the positions of the sources to keep; `output` is True if the result is kept.
     """
 
     reverse: Callable[[Any, Entry], Gradients]
@@ -219,7 +219,7 @@ def _reverse_part(grad: Value, entry: Entry) -> Any:
 
 _PART = Rule(_reverse_part)
 IDENTITY = Rule(lambda grad, entry: (grad,))
-"""The rule of what hands its source on."""
+"""The rule of operations that pass their source on."""
 REVERSE: dict[Op, Rule] = {}
 """The rule of each primitive op; from `rules.py`, when the package is loaded."""
 FLAT: frozenset[Op] = frozenset([op for op, row in ELEMENTWISE.items() if row.flat])
@@ -284,10 +284,10 @@ def check_expression(number: Expr, dtype: DType) -> None:
 
 @final
 class Value:
-    """A node of the lazy graph, and its place in the tape. It never changes.
+    """A node of the lazy graph, and its edge into the tape. It never changes.
 
-    The methods are the primitive ops: shapes and dtypes must fit exactly, only Python numbers are
-    brought to them.
+    The methods are the primitive ops: shapes and dtypes must fit exactly, and only Python numbers
+    are converted.
     """
 
     __slots__ = ("edge", "node")
@@ -317,9 +317,9 @@ class Value:
         return Value(constant(number, node.dtype, shape, node.device))
 
     def nothing(self, shape: Shape) -> Value:
-        """Zeros made of none of the elements: the gradient that they give this value is zeros.
+        """Zeros that depend on this value, though on none of its elements: its gradient is zeros.
 
-        What is made of no elements depends on its operands like anything else.
+        A result without elements depends on its operands, too.
         """
         none = self.reshape((prod_sint(self.shape),)).shrink(((0, 0),))
         return none.pad(((0, prod_sint(shape)),)).reshape(shape)

@@ -1,8 +1,7 @@
-"""Whether layers behave as in training: a mode of each thread, and evaluation nobody asked for.
+"""The training mode of each thread, and notes of layers that evaluated by default.
 
-A layer's own mode goes before that of the thread: while the layer is called, the thread has it. A
-new thread starts in evaluation, whatever the one has that started it, as it starts with all else
-(`threadstate.py`): what another thread is doing is no reason to train.
+A layer's own mode has priority: while the layer is called, it is the thread's mode. A new thread
+starts in evaluation, whatever the mode of the thread that started it (`threadstate.py`).
 """
 
 from __future__ import annotations
@@ -17,14 +16,14 @@ from ferrule.threadstate import this_thread
 
 
 def is_training() -> bool:
-    """Whether layers called in this thread behave as in training."""
+    """True if layers called in this thread behave as in training."""
     return bool(this_thread.state.training)
 
 
 def trains(given: bool | None, value: Value, what: str) -> bool:
-    """Whether `what`, which is about to look at a value, behaves as in training.
+    """True if `what`, which is about to process a value, behaves as in training.
 
-    `given` goes before the mode. If nobody asked for either, it is noted.
+    `given` has priority over the mode. If neither was set, the evaluation is noted.
     """
     if given is not None:
         return bool(given)
@@ -35,7 +34,7 @@ def trains(given: bool | None, value: Value, what: str) -> bool:
 
 
 def note_evaluation(value: Value, what: str) -> None:
-    """Notes that `what` evaluated by default on the way to or from a value that has a gradient."""
+    """Note that `what` evaluated by default on a value that has a gradient."""
     state = this_thread.state
     edge = value.edge
     if state.training is None and state.recording and type(edge) is Entry:
@@ -45,7 +44,7 @@ def note_evaluation(value: Value, what: str) -> None:
 
 
 def note_gradients(entries: Iterable[Entry]) -> None:
-    """Notes for the leaves below these entries whether one is where something evaluated."""
+    """Note the leaves below these entries whose gradients go through a layer noted before."""
     state = this_thread.state
     if not state.evaluated and not state.differentiated:
         return
@@ -64,7 +63,10 @@ def note_gradients(entries: Iterable[Entry]) -> None:
 
 
 def take_noted(leaves: Iterable[Leaf | None]) -> str | None:
-    """What evaluated by default on the way to the latest gradients of some leaves, if anything."""
+    """The layer that evaluated by default below the latest gradients of some leaves, or None.
+
+    The notes for the leaves are removed.
+    """
     noted = this_thread.state.differentiated
     if not noted:
         return None
@@ -74,7 +76,7 @@ def take_noted(leaves: Iterable[Leaf | None]) -> str | None:
 
 @final
 class train(ContextDecorator):
-    """While it is entered, layers called in this thread behave as in training, or do not.
+    """A block, or a decorator, in which layers of this thread behave as in training, or do not.
 
     Blocks nest. Other threads, and those that are started inside, keep their own mode. A layer that
     has one of its own, by its `train()` or `eval()`, goes by that.

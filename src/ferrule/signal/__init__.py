@@ -1,4 +1,4 @@
-"""Signals: their spectra piece by piece, and `ferrule.signal.windows` that they are cut with."""
+"""Signals: short-time spectra (`stft`, `istft`), and the windows in `ferrule.signal.windows`."""
 
 from ferrule.signal import windows
 from ferrule.signal.spectrum import istft, stft

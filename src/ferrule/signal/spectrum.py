@@ -1,4 +1,4 @@
-"""Spectra of short pieces of a signal, and back: `stft`, `istft`."""
+"""Short-time Fourier transforms of a signal, and their inverse: `stft`, `istft`."""
 
 from __future__ import annotations
 
@@ -117,7 +117,7 @@ def _check_cover(weights: Tensor, hop: int, count: int, start: int, stop: int) -
 def _settings(
     x: Tensor, n_fft: int, hop: int | None, size: int | None, window: Tensor | None, what: str
 ) -> tuple[int, Tensor]:
-    """How far pieces are apart, and the window for all of a piece."""
+    """The distance of pieces in points, and the window for a whole piece."""
     hop = n_fft // 4 if hop is None else hop
     if window is None:
         size = n_fft if size is None else size

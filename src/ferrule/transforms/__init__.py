@@ -1,4 +1,4 @@
-"""Transformations of functions: derivatives, mapping over axes, recomputing."""
+"""Transformations of functions: derivatives, batching over axes, recomputing."""
 
 from ferrule.transforms.custom import custom_vjp
 from ferrule.transforms.derivatives import grad, jvp, linearize, value_and_grad, vjp

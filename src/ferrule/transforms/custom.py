@@ -1,4 +1,4 @@
-"""`custom_vjp`: a function with a derivative of its user's making."""
+"""`custom_vjp`: functions with derivatives that the user defines."""
 
 from __future__ import annotations
 
@@ -50,12 +50,12 @@ class custom_vjp:
         self._backward: Callable[..., Any] | None = None
 
     def defvjp(self, forward: Callable[..., Any], backward: Callable[..., Any]) -> None:
-        """Sets how the value and its gradient are computed."""
+        """Set the functions that compute the value and its gradient."""
         self._forward = forward
         self._backward = backward
 
     def __call__(self, *args: Any) -> Any:
-        """Calls the function."""
+        """Call the function."""
         if self._forward is None or self._backward is None:
             raise GradientError(
                 f"[custom_vjp] {self._name} has no derivative; give it one: "
@@ -88,7 +88,7 @@ class custom_vjp:
 @final
 @dataclass(frozen=True)
 class _Call:
-    """The backward part, and what the function got, gave and kept: containers of blank tensors."""
+    """The backward function, and the containers of arguments, results and kept tensors."""
 
     name: str
     backward: Callable[..., Any]
@@ -116,7 +116,7 @@ def _reverse(grad: Parts, entry: Entry) -> Gradients:
 
 
 def _in_order(call: _Call, slopes: Sequence[Any], entry: Entry) -> Gradients:
-    """The gradients of all sources: those of the arguments' tensors, and none for what was kept."""
+    """The gradients of all sources: of the arguments' tensors, and none for kept tensors."""
     found: list[Value | None] = []
     for arg, slope in zip(call.args, slopes, strict=True):
         count = len(tensors_of(arg))

@@ -96,7 +96,7 @@ def hessian(function: Function, argnums: int | Sequence[int] = 0) -> Function:
 
 
 def _basis(value: Value, what: str) -> tuple[Lanes, Value]:
-    """One lane for each element, and in each a tensor with 1 there."""
+    """One lane for each element; in each a tensor with 1 at the element and 0 elsewhere."""
     size = 1
     for length in value.shape:
         if not isinstance(length, int):
@@ -107,7 +107,7 @@ def _basis(value: Value, what: str) -> tuple[Lanes, Value]:
 
 
 def _last(column: Value, argument: Value) -> Tensor:
-    """The lanes behind the other axes, as those of an argument."""
+    """The column with its axis of lanes moved behind the others, in the argument's shape."""
     rank = len(column.shape)
     turned = column.permute((*range(1, rank), 0))
     return Tensor._wrap(turned.reshape((*turned.shape[:-1], *argument.shape)))

@@ -1,4 +1,4 @@
-"""`vmap`: a function of one example becomes one of many."""
+"""`vmap`: from a function of one example to a function of a batch."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def vmap(
 
 
 def _drawing(lanes: Lanes, randomness: str) -> AbstractContextManager[None]:
-    """The block in which random numbers are drawn as the user wants them."""
+    """A block in which random numbers are drawn as `randomness` says."""
     if randomness == "different":
         return lanes.drawing()
     return drawn_by(_refuse) if randomness == "error" else nullcontext()
@@ -86,7 +86,7 @@ def _refuse(shape: Sequence[sint], device: str) -> Words:
 
 
 def _check_writes(lanes: Lanes, before: Mapping[Cell, Value]) -> None:
-    """Takes back writes of mapped values to memory from outside, and raises if there were any."""
+    """Withdraw writes of mapped values to memory from outside, and raise if there were any."""
     for cell, old in before.items():
         if lanes.mapped(cell.value.node):
             cell.restore(old)
@@ -97,7 +97,7 @@ def _check_writes(lanes: Lanes, before: Mapping[Cell, Value]) -> None:
 
 
 def _axes_of(axes: Axes, form: tuple[Any, ...]) -> list[int | None]:
-    """The axis of each leaf of the arguments, in order; None for what is passed whole."""
+    """The axis of each leaf of the arguments, in order; None for a leaf that is passed whole."""
     if isinstance(axes, list):
         axes = tuple(axes)
     if isinstance(axes, tuple) and len(axes) != len(form):
@@ -145,14 +145,14 @@ def _lanes(
 
 
 def _moved(value: Value, source: int, place: int) -> Value:
-    """The value with one axis in another place."""
+    """The value with one axis moved to another position."""
     order = [axis for axis in range(len(value.shape)) if axis != source]
     order.insert(place, source)
     return value if order == sorted(order) else value.permute(order)
 
 
 def _stacked(lanes: Lanes, result: Any, out_axes: Axes) -> Any:
-    """The results for all lanes, in the containers of those for one."""
+    """The results for all lanes, in the containers of the results for one."""
     found = list(leaves(result))
     axes = matching(out_axes, result, "[vmap] out_axes", prefix=True)
     for leaf in found:

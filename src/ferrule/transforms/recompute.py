@@ -1,4 +1,4 @@
-"""`checkpoint`: what a function computes on its way is not kept for the gradient but made again."""
+"""`checkpoint`: intermediate values are recomputed for the gradient rather than kept."""
 
 from __future__ import annotations
 
@@ -82,17 +82,17 @@ class _Call:
     function: Callable[..., Any]
     arguments: Any
     needs_gradient: Sequence[bool]
-    """For each tensor among the arguments, true if it is differentiated by."""
+    """For each tensor among the arguments, True if it needs a gradient."""
     words: list[Words]
     training: bool
-    """Whether layers behaved as in training."""
+    """True if layers behaved as in training."""
     outside: Sequence[Edge] = ()
-    """The edges of what it closes over."""
+    """The edges of tensors that it closes over."""
     before: Mapping[Cell, Value] = field(default_factory=dict)
-    """What memory from outside held before the function wrote to it."""
+    """The contents of memory from outside before the function wrote to it."""
 
     def run_again(self, values: Sequence[Value]) -> tuple[Any, list[Value], list[Entry]]:
-        """Calls the function as if for the first time, and leaves no trace of that."""
+        """Call the function in the state of the first call, and undo its side effects."""
         now = {cell: cell.value for cell in self.before}
         try:
             for cell, value in self.before.items():
@@ -104,9 +104,9 @@ class _Call:
                 cell.restore(value)
 
     def run(self, values: Sequence[Value]) -> tuple[Any, list[Value], list[Entry]]:
-        """Calls the function on these values: its result, the values of that, and where edges end.
+        """Call the function on these values: its result, the result's values, and the tape's ends.
 
-        A view of the result is read while gradients are recorded: its edge is made then.
+        Views in the result are read while gradients are recorded, since that makes their edges.
         """
         roots = [Entry("argument", IDENTITY, (value,), value.node, None) for value in values]
         inputs = zip(values, roots, self.needs_gradient, strict=True)
@@ -118,7 +118,7 @@ class _Call:
 
 
 def _edges_from_outside(outputs: Sequence[Value], start: int) -> list[Edge]:
-    """The edges from before the call that its results depend on."""
+    """The edges made before the call that its results depend on."""
     edges = [value.edge for value in outputs if value.edge is not None]
     below = entries_below(edges, start)
     edges += [parent for entry in below for parent in entry.parents if parent is not None]
@@ -147,8 +147,8 @@ def _reverse(grad: Parts, entry: Entry) -> Gradients:
 def _after(value: Value, other: Value) -> Value:
     """The value, but only once another has been computed.
 
-    No number is below itself. Nodes do not know, so that these are others than those that the
-    function made the first time, which would be kept if they were equal.
+    The condition `x < x` never holds, which graph construction does not know. So these nodes differ
+    from those of the first call: equal ones would be shared, and keep their memory.
     """
     if 0 in value.shape or 0 in other.shape:
         return value
@@ -158,7 +158,7 @@ def _after(value: Value, other: Value) -> Value:
 
 
 def _keeping(words: list[Words]) -> AbstractContextManager[None]:
-    """The block in which the random words that are drawn are noted."""
+    """A block that notes the random words that are drawn."""
 
     def draw(shape: Sequence[sint], device: str) -> Words:
         words.append(random_words(shape, device))
@@ -168,6 +168,6 @@ def _keeping(words: list[Words]) -> AbstractContextManager[None]:
 
 
 def _giving(words: Sequence[Words]) -> AbstractContextManager[None]:
-    """The block in which these random words are drawn again."""
+    """A block in which these random words are drawn again."""
     remaining = iter(words)
     return drawn_by(lambda shape, device: next(remaining))

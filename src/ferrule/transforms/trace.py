@@ -1,8 +1,7 @@
-"""A function called on tensors at which a tape ends: what all derivatives start from.
+"""Traces: calls of functions with a tape of their own, the base of all derivatives.
 
-The arguments' values become *roots*: entries that hand a gradient on to wherever the argument came
-from. So a transformation inside another sees its own roots only, and the outer one sees through
-them.
+The arguments' values become *roots*: entries that pass a gradient on to the argument's own edge. So
+a transformation inside another sees its own roots only, and the outer one sees through them.
 """
 
 from __future__ import annotations
@@ -51,7 +50,7 @@ def read(tensors: Sequence[Tensor]) -> list[Value]:
 
 
 def replaced(tree: Any, contents: Sequence[Any]) -> Any:
-    """The same containers with something else in the place of their tensors."""
+    """The same containers with other contents in the place of their tensors."""
     new = iter(contents)
     return mapped(tree, lambda leaf: next(new) if isinstance(leaf, Tensor) else leaf)
 
@@ -73,7 +72,7 @@ class Trace:
         self._start = tape_position()
         self._recording = is_recording()
         self._open = False
-        """Whether the outputs depend on tensors that need a gradient outside this call."""
+        """True if the outputs depend on tensors that need a gradient outside this call."""
 
     def enter(self, tree: Any, where: str) -> Any:
         """Arguments to differentiate by: their tensors become roots.
@@ -106,14 +105,14 @@ class Trace:
     def call(
         self, function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]
     ) -> Any:
-        """Calls the function, and gives what it returns."""
+        """Call the function. Returns its result."""
         with transforming():
             return function(*args, **kwargs)
 
     def differentiable(self, tree: Any) -> list[Value]:
-        """The values in what the function returned; they are what `pull` starts from.
+        """The values in the function's result, from which `pull` starts.
 
-        Raises `DTypeError` if there is anything but tensors of floats.
+        Raises `DTypeError` for anything but tensors of floats.
         """
         for leaf in leaves(tree):
             if leaf is not None and not isinstance(leaf, Tensor):
@@ -131,7 +130,7 @@ class Trace:
         return self.outputs
 
     def leave(self, tree: Any) -> Any:
-        """What the function returned, outside this call's tape."""
+        """The function's result outside of this call's tape."""
 
         def left(leaf: Any) -> Any:
             if not isinstance(leaf, Tensor):
@@ -142,7 +141,7 @@ class Trace:
         return mapped(tree, left)
 
     def _leads_outside(self, edge: Edge | None) -> bool:
-        """Whether somebody outside can want a gradient by way of an edge."""
+        """True if a gradient outside of this call can go through an edge."""
         if edge is None or not self._recording:
             return False
         if not self._is_inside(edge):
@@ -173,9 +172,9 @@ class Trace:
 class Linear:
     """The derivative of a traced call, forwards.
 
-    Pulling back is linear in the gradient that it starts from, so its own gradient by that is the
-    transposed map: tangents of the arguments give tangents of the outputs. Of the two passes only
-    what the last one needs is ever computed.
+    Pulling back is linear in the gradient that it starts from, so that its own gradient is the
+    transposed map: tangents of the arguments give tangents of the outputs. Laziness computes only
+    those parts of the first pass that the second one needs.
     """
 
     def __init__(self, trace: Trace, is_open: bool) -> None:
@@ -216,7 +215,7 @@ def fitting(what: str, name: str, tree: Any, like: Sequence[Value], form: Any) -
 
     They are cast to the others' dtypes; numbers and arrays count as tensors. None is zeros.
 
-    Raises `ShapeError` where a shape differs, `GradientError` where the containers do.
+    Raises `ShapeError` if a shape differs, `GradientError` if the containers do.
     """
     try:
         given = matching(tree, form, f"[{what}] the {name}")
