@@ -150,7 +150,7 @@ class MultiheadAttention(Shown):
         return [self.q_proj_weight, self.k_proj_weight, self.v_proj_weight]
 
     def _extended(self, part: Tensor, learnt: Tensor | None) -> Tensor:
-        """Keys or values, and what comes after the given ones."""
+        """Keys or values with the appended ones."""
         shape = (part.shape[0], 1, self.embed_dim)
         if learnt is not None:
             part = part.cat(learnt.expand(*shape), dim=1)
@@ -190,7 +190,7 @@ class MultiheadAttention(Shown):
         if not masks:
             return None
         more = keys.shape[1] - given
-        if more:  # what was appended is seen by all
+        if more:  # all positions see the appended keys
             masks = [part.pad((0, more)) for part in masks]
         if all(part.dtype is dtypes.bool for part in masks):
             hidden = masks[0] if len(masks) == 1 else masks[0].logical_or(masks[1])

@@ -1,4 +1,4 @@
-"""Layers without parameters: a function of tensors, and the settings that it is called with.
+"""Layers without parameters: a function of tensors, and its settings.
 
 `layer` makes a class of a function. What comes before the `/` are the layer's inputs, the rest are
 its settings, which become attributes: `LeakyReLU(0.2)(x)` is `x.leaky_relu(0.2)`.
@@ -48,7 +48,7 @@ class Function(Shown):
             setattr(self, name, _unlearnt(value))
 
     def _check(self, name: str, value: Any) -> None:
-        """Raises for a setting that is not of the kind that its annotation says."""
+        """Raise an error for a setting whose kind does not fit its annotation."""
         annotation = str(self.signature.parameters[name].annotation)
         kind = annotation.removesuffix(" | None")
         if value is None and kind != annotation:
@@ -70,7 +70,7 @@ class Function(Shown):
 
 
 def _unlearnt(value: Any) -> Any:
-    """A tensor among the settings is saved with the model, and left alone by optimisers."""
+    """A setting; a tensor becomes one that is saved with the model and not trained."""
     return value.detach().requires_grad_(False) if isinstance(value, Tensor) else value
 
 

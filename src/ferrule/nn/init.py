@@ -1,4 +1,4 @@
-"""Initial values for parameters that are there: each function writes a tensor, and returns it.
+"""Initial values for existing parameters: each function writes a tensor, and returns it.
 
 Under PyTorch's names. Weights are (outputs, inputs, ...), as those of layers are: a weight's fan in
 is how many terms one output sums up, its fan out how many outputs one input goes to.
@@ -42,7 +42,7 @@ _GAINS: Final[dict[str, float]] = {
 
 
 def calculate_gain(nonlinearity: str, param: float | None = None) -> float:
-    """By how much weights are to be larger because of the function that comes after them.
+    """The factor for weights by the activation that follows them.
 
     `param` is the slope of "leaky_relu" below zero, 0.01 unless given.
 
@@ -58,7 +58,7 @@ def calculate_gain(nonlinearity: str, param: float | None = None) -> float:
 
 
 def _fans(tensor: Tensor, what: str) -> tuple[int, int]:
-    """How many terms an output sums up, and how many outputs an input goes to."""
+    """The fan in (terms of one output) and the fan out (outputs of one input)."""
     if tensor.ndim < 2:
         raise ShapeError(
             f"{what}: a weight is (outputs, inputs, ...), and shape {tensor.shape} has less than "

@@ -95,7 +95,7 @@ def SmoothL1Loss(
 
 @criterion
 def HuberLoss(x: Tensor, target: Tensor, /, reduction: str = "mean", delta: float = 1.0) -> Tensor:
-    """Half the squared difference, going on in a straight line beyond `delta`."""
+    """Half the squared difference, continued as a straight line beyond `delta`."""
     return x.huber_loss(target, reduction, delta)
 
 
@@ -131,7 +131,7 @@ def SoftMarginLoss(x: Tensor, target: Tensor, /, reduction: str = "mean") -> Ten
 def HingeEmbeddingLoss(
     x: Tensor, target: Tensor, /, margin: float = 1.0, reduction: str = "mean"
 ) -> Tensor:
-    """x for a target of 1, and what it lacks of the margin for -1."""
+    """x for a target of 1, and max(0, margin - x) for a target of -1."""
     return x.hinge_embedding_loss(target, margin, reduction)
 
 
@@ -145,7 +145,10 @@ def MultiMarginLoss(
     weight: Tensor | None = None,
     reduction: str = "mean",
 ) -> Tensor:
-    """What the scores (N, C) of other classes lack of the margin to that of class indices (N,)."""
+    """max(0, margin - x[target] + x[other]) ** p, the sum over other classes divided by C.
+
+    `x` are scores (N, C), `target` class indices (N,).
+    """
     return x.multi_margin_loss(target, p, margin, weight, reduction)
 
 
@@ -181,7 +184,7 @@ def PairwiseDistance(
 def CosineEmbeddingLoss(
     x1: Tensor, x2: Tensor, target: Tensor, /, margin: float = 0.0, reduction: str = "mean"
 ) -> Tensor:
-    """1 - cosine for a target of 1, and how far it is above the margin for -1."""
+    """1 - cosine for a target of 1, and max(0, cosine - margin) for a target of -1."""
     return x1.cosine_embedding_loss(x2, target, margin, reduction)
 
 
@@ -189,7 +192,7 @@ def CosineEmbeddingLoss(
 def MarginRankingLoss(
     x1: Tensor, x2: Tensor, target: Tensor, /, margin: float = 0.0, reduction: str = "mean"
 ) -> Tensor:
-    """What x1 lacks of being larger than x2 (smaller for a target of -1) by the margin."""
+    """max(0, margin - target * (x1 - x2)), for targets 1 (x1 ranks higher) and -1."""
     return x1.margin_ranking_loss(x2, target, margin, reduction)
 
 
@@ -205,7 +208,7 @@ def TripletMarginLoss(
     swap: bool = False,
     reduction: str = "mean",
 ) -> Tensor:
-    """What the distance to `negative` lacks of that to `positive` and the margin."""
+    """max(0, distance to `positive` - distance to `negative` + margin)."""
     return anchor.triplet_margin_loss(positive, negative, margin, p, eps, swap, reduction)
 
 

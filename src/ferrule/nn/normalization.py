@@ -31,14 +31,14 @@ def _per_channel(values: Tensor, rank: int) -> Tensor:
 
 
 def _affine(x: Tensor, weight: Tensor | None, bias: Tensor | None) -> Tensor:
-    """x * weight + bias for each channel, where there are these."""
+    """x * weight + bias for each channel, if there are a weight and a bias."""
     if weight is not None:
         x = x * _per_channel(weight, x.ndim)
     return x if bias is None else x + _per_channel(bias, x.ndim)
 
 
 class _ByChannel(Shown, ABC):
-    """What normalises channels, with statistics that may be tracked."""
+    """The base of layers that normalise channels, with statistics that may be tracked."""
 
     def __init__(
         self,

@@ -103,7 +103,7 @@ def each_axis(name: str, value: int | Sequence[int], count: int) -> tuple[int, .
 def filter_weights(
     shape: tuple[int, ...], outputs: int, bias: bool, dtype: DTypeLike | None, device: str | None
 ) -> tuple[Tensor, Tensor | None]:
-    """Filters and a bias; the bound is that of what the second and later axes sum up."""
+    """Filters and a bias; their bound follows from the product of the second and later axes."""
     bound = inverse_root(prod(shape[1:]))
     weight = uniform(shape, bound, dtype, device)
     return weight, uniform((outputs,), bound, dtype, device) if bias else None

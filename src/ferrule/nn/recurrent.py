@@ -16,7 +16,7 @@ States: TypeAlias = tuple[Tensor, ...]
 """The hidden state, and for an LSTM the cell's too: each (N, hidden_size)."""
 
 
-# What one step computes, from the input and the hidden state times their matrices.
+# One step, from the input and the hidden state times their matrices.
 
 
 def _simple(nonlinearity: str, given: Tensor, kept: Tensor, states: States) -> States:
@@ -51,10 +51,10 @@ def _check_nonlinearity(name: str, nonlinearity: str) -> str:
 
 
 class _Steps(Shown, ABC):
-    """A kind of step: how many gates it has, and what it makes of them."""
+    """The base of all recurrent steps: the number of gates, and the next states from them."""
 
     gates: ClassVar[int]
-    """How many times `hidden_size` rows the matrices have."""
+    """The number of gates: matrices have that many times `hidden_size` rows."""
     states: ClassVar[int] = 1
 
     @abstractmethod

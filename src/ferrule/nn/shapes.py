@@ -14,7 +14,7 @@ from ferrule.tensor import Tensor
 
 @final
 class Identity(Shown):
-    """Gives what it is given; takes any settings.
+    """Returns its input unchanged; takes any settings, and ignores them.
 
     >>> Identity(54, unused=True)(Tensor([1.0])).tolist()
     [1.0]
@@ -237,7 +237,7 @@ def MaxUnpool1d(
     stride: Sizes | None = None,
     padding: Sizes = 0,
 ) -> Tensor:
-    """What `MaxPool1d` found at its places, zeros elsewhere."""
+    """The inverse of `MaxPool1d`: each maximum at its position, zeros elsewhere."""
     return x.max_unpool1d(indices, kernel_size, stride, padding)
 
 
@@ -250,7 +250,7 @@ def MaxUnpool2d(
     stride: Sizes | None = None,
     padding: Sizes = 0,
 ) -> Tensor:
-    """What `MaxPool2d` found at its places, zeros elsewhere."""
+    """The inverse of `MaxPool2d`: each maximum at its position, zeros elsewhere."""
     return x.max_unpool2d(indices, kernel_size, stride, padding)
 
 
@@ -263,7 +263,7 @@ def MaxUnpool3d(
     stride: Sizes | None = None,
     padding: Sizes = 0,
 ) -> Tensor:
-    """What `MaxPool3d` found at its places, zeros elsewhere."""
+    """The inverse of `MaxPool3d`: each maximum at its position, zeros elsewhere."""
     return x.max_unpool3d(indices, kernel_size, stride, padding)
 
 

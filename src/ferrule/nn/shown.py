@@ -1,4 +1,4 @@
-"""What all layers are: what `repr` shows of one, and whether it behaves as in training."""
+"""The base class of layers: their `repr`, and their training mode."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from ferrule.tensor import Tensor
 
 _WIDTH = 100
 
-# What PyTorch's modules have, and what does it here.
+# Methods of PyTorch's modules, and their replacements here.
 _INSTEAD = {
     "add_module": "layers are attributes: setattr(model, name, layer), and append of a Sequential",
     "apply": "nn.state.get_state_dict(model) has all tensors by name",
@@ -43,11 +43,11 @@ _INSTEAD = {
 
 
 def set_training(model: object, mode: bool | None = True) -> None:
-    """Makes all layers in a model behave as in training, or as in evaluation, from now on.
+    """Make all layers in a model behave as in training, or as in evaluation, from now on.
 
-    A model is any object, list or dict with layers in it, as for `nn.state.get_state_dict`. This
-    goes before `Tensor.training`, in every thread; None takes it back. What a model of your own
-    computes by itself, such as `x.dropout(0.5)`, goes by the layer that calls it, else by
+    A model is any object, list or dict with layers in it, as for `nn.state.get_state_dict`. The
+    mode of a layer has priority over `Tensor.training`, in every thread; None removes it. Calls in
+    a model of your own, such as `x.dropout(0.5)`, take the mode of the layer that calls them, else
     `Tensor.training`.
 
     >>> from ferrule import Tensor, nn
@@ -62,7 +62,7 @@ def set_training(model: object, mode: bool | None = True) -> None:
 
 
 def _follow_own_mode(cls: type[Shown]) -> None:
-    """Makes the `__call__` that a class itself defines run in the layer's own mode, if set."""
+    """Make the `__call__` that a class itself defines run in the layer's own mode, if set."""
     call: Callable[..., Any] | None = vars(cls).get("__call__")
     if call is None:
         return
@@ -103,9 +103,9 @@ class Shown:
     # -- training and evaluation -----------------------------------------------------------------
 
     def train(self, mode: bool = True) -> Self:
-        """Makes this layer, and all layers in it, behave as in training from now on.
+        """Make this layer, and all layers in it, behave as in training from now on.
 
-        This goes before `Tensor.training`, in every thread that calls the layer.
+        It has priority over `Tensor.training`, in every thread that calls the layer.
 
         >>> from ferrule import nn
         >>> nn.Dropout(0.5).train().training
@@ -125,9 +125,9 @@ class Shown:
 
     @property
     def training(self) -> bool:
-        """Whether the layer behaves as in training: its own mode if it was set, else the thread's.
+        """True if the layer behaves as in training: its own mode if it was set, else the thread's.
 
-        Setting it sets the mode of this layer alone, and None takes it back.
+        Setting it sets the mode of this layer alone, and None removes it.
         """
         return is_training() if self._own_mode is None else self._own_mode
 

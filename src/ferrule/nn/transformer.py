@@ -36,7 +36,7 @@ def _activation(name: str, given: Activation) -> Callable[[Tensor], Tensor]:
 
 
 class _Block(Shown):
-    """What both kinds of layers share: two matrices with an activation between, and norms."""
+    """The base of both kinds of layers: two matrices with an activation between, and norms."""
 
     def __init__(
         self,
@@ -66,7 +66,7 @@ class _Block(Shown):
         return self.linear2(inner).dropout(self.dropout)
 
     def _residual(self, x: Tensor, norm: LayerNorm, part: Callable[[Tensor], Tensor]) -> Tensor:
-        """x plus what a part makes of it, normalised before the part or after the sum."""
+        """x plus a part's result for it, normalised before the part or after the sum."""
         return x + part(norm(x)) if self.norm_first else norm(x + part(x))
 
 

@@ -42,7 +42,7 @@ def _weight(beta: float | Tensor, step: Tensor) -> Tensor:
 
 
 class _Moments(TensorWise):
-    """What Adam's family shares: `betas`, `eps`, `weight_decay`, two averages and a step count."""
+    """The base of Adam's family: `betas`, `eps`, `weight_decay`, two averages and a step count."""
 
     def __init__(
         self,
@@ -78,7 +78,7 @@ class _Moments(TensorWise):
         }
 
     def _common(self, shared: State, group: ParamGroup) -> State:
-        """What corrects the bias of each average, that of squares after the square root."""
+        """The divisors that correct the bias of each average, for squares after the square root."""
         first, second = group["betas"]
         return {
             "mean_weight": _weight(first, shared["step"]),
@@ -385,7 +385,7 @@ class RAdam(_Decoupling):
 
     @staticmethod
     def _rectification(step: Tensor, beta: float | Tensor) -> tuple[Tensor, Tensor]:
-        """How many squares the average is of, roughly, and what their variance asks for.
+        """The length of the average of squares, roughly, and the factor for their variance.
 
         The length is a small difference of large numbers, hence float64.
         """

@@ -1,4 +1,4 @@
-"""Groups of parameters: which tensors can be optimised, and the settings that are theirs."""
+"""Groups of parameters: the tensors to optimise, and their settings."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class OptimizerError(ValueError):
 
 
 def _problem(param: object) -> str | None:
-    """Why `param` cannot be optimised; None if it can."""
+    """The reason why `param` cannot be optimised; None if it can."""
     if not isinstance(param, Tensor):
         return f"is {type(param).__name__}, not a Tensor; pass nn.state.get_parameters(model)"
     if not dtypes.is_float(param.dtype):
@@ -57,7 +57,7 @@ def _is_named(given: Any) -> bool:
 
 
 def _collected(name: str, params: Any) -> Iterable[Any]:
-    """`params`, if it is a collection that can be gone through."""
+    """`params`, if it is a collection that can be iterated."""
     if isinstance(params, Mapping):
         raise OptimizerError(
             f"{name}: a dict is no collection of parameters; pass its values(), or a list of"
@@ -72,7 +72,7 @@ def _collected(name: str, params: Any) -> Iterable[Any]:
 
 
 def as_groups(name: str, params: Any) -> list[Mapping[str, Any]]:
-    """Groups of parameters, from what an optimiser was given."""
+    """The groups of parameters in an optimiser's argument."""
     if isinstance(params, Tensor):
         raise OptimizerError(f"{name}: a Tensor is no collection of parameters; pass a list of it")
     entries = list(_collected(name, params))
@@ -88,7 +88,7 @@ def as_groups(name: str, params: Any) -> list[Mapping[str, Any]]:
 
 
 def state_dtype(param: Tensor) -> DType:
-    """Halves are too coarse to add small steps up in."""
+    """The dtype of a parameter's state: float32 for narrower floats, too coarse for small steps."""
     return promote(param.dtype, dtypes.float32)
 
 
@@ -196,7 +196,7 @@ def _check_several(owner: str, name: str, values: Any, now: tuple[Any, ...]) -> 
 
 
 def _written(now: Any, value: Any) -> Any:
-    """What a setting becomes: a tensor that is there is written, and kept."""
+    """The new value of a setting; a setting that is a tensor is written and stays that tensor."""
     if isinstance(now, tuple) and isinstance(value, Sequence):
         return tuple(_written(*pair) for pair in zip(now, value, strict=True))
     if isinstance(now, Tensor) and value is not now:

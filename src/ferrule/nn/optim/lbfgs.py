@@ -36,7 +36,7 @@ def _times(factor: float, vector: Tensor) -> Tensor:
 
 
 class _Pair(NamedTuple):
-    """A step, what the gradient changed by over it, and one over the product of both."""
+    """A step, the change of the gradient over it, and one over their inner product."""
 
     step: Tensor
     change: Tensor
@@ -48,7 +48,7 @@ def _pair(step: Tensor, change: Tensor) -> _Pair:
 
 
 def _direction(gradient: Tensor, pairs: Sequence[_Pair]) -> Tensor:
-    """The negative gradient times what is known of the inverse Hessian.
+    """The negative gradient times the estimate of the inverse Hessian.
 
     The two loops of Nocedal, "Updating quasi-Newton matrices with limited storage" (1980).
     """
@@ -142,7 +142,7 @@ class LBFGS(Optimizer):
     # -- a step ----------------------------------------------------------------------------------
 
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
-        """Up to `max_iter` steps; gives the loss before them, as `closure` gave it.
+        """Take up to `max_iter` steps. Returns the loss before them, as `closure` returned it.
 
         Where `closure` or anything else raises, the parameters are put back where they were.
         """
@@ -194,7 +194,7 @@ class LBFGS(Optimizer):
         return result
 
     def _next(self, gradient: Tensor, group: ParamGroup) -> tuple[Tensor, float]:
-        """Where to go, and how far at first."""
+        """The direction, and the length of the first trial step."""
         rate: float = group["lr"].item()
         if self._last is None:
             return (-gradient).realize(), min(1.0, 1 / gradient.abs().sum().item()) * rate
@@ -214,7 +214,7 @@ class LBFGS(Optimizer):
         length: float,
         is_last: bool,
     ) -> tuple[Trial, int]:
-        """The parameters moved along a direction, and how often the loss was computed for it."""
+        """Move the parameters along a direction. Returns the trial, and how many there were."""
         (group,) = self.param_groups
         origin = [param.detach().clone().realize() for param in self.params]
         count = 0
@@ -237,7 +237,7 @@ class LBFGS(Optimizer):
         return found, count
 
     def _place(self, origin: Sequence[Tensor], move: Tensor) -> None:
-        """Puts the parameters where they were at first, plus a move."""
+        """Set the parameters to `origin` plus a move."""
         start = 0
         with Tensor.no_grad():
             for param, value in zip(self.params, origin, strict=True):
@@ -293,7 +293,7 @@ class LBFGS(Optimizer):
 
 
 def _number(loss: Any) -> float:
-    """What a closure gave, which has to be one number."""
+    """The loss that a closure returned, as one number."""
     if loss is None:
         raise OptimizerError("LBFGS.step: the closure returned None; it must return the loss")
     return float(loss.item() if isinstance(loss, Tensor) else loss)

@@ -1,4 +1,4 @@
-"""How far to go along a direction: a search for a step that meets the strong Wolfe conditions.
+"""Line search: a step along a direction that meets the strong Wolfe conditions.
 
 Nocedal and Wright, "Numerical Optimization" (2006), algorithms 3.5 and 3.6, whose trial steps are
 the minima of cubics (3.59). Everything here is numbers of the host.
@@ -13,9 +13,9 @@ from typing import Any, Final
 from ferrule.records import dataclass
 
 _FALL: Final = 1e-4
-"""The part of the fall that the first slope promises which a step has to reach."""
+"""The Armijo constant c1: the fraction of the first slope's decrease that a step must reach."""
 _FLATTER: Final = 0.9
-"""The part of the first slope's size that the last may have."""
+"""The curvature constant c2: the fraction of the first slope's size that the last may have."""
 
 
 @dataclass(frozen=True)
@@ -63,7 +63,7 @@ def _between(
     shortest: float,
     left: int,
 ) -> Trial:
-    """A step between two that have a good one between them; `low` is the better one."""
+    """A step between two that bracket a good one; `low` is the better of the two."""
     for _ in range(left):
         width = high.step - low.step
         if abs(width) < shortest:
@@ -82,7 +82,7 @@ def _between(
 
 
 def _falls(now: Trial, start: Trial) -> bool:
-    """Whether the loss is as far below the first one as it has to be; a NaN is not."""
+    """True if the loss meets the Armijo condition; False for NaN."""
     return now.loss <= start.loss + _FALL * now.step * start.slope
 
 
@@ -91,7 +91,7 @@ def _is_flat(now: Trial, start: Trial) -> bool:
 
 
 def _minimum(one: Trial, other: Trial) -> float:
-    """Where the cubic with two losses and slopes has its minimum; NaN if it has none."""
+    """The step at the minimum of the cubic with two losses and slopes; NaN if it has none."""
     width = other.step - one.step
     bend = one.slope + other.slope - 3 * (one.loss - other.loss) / -width
     square = bend * bend - one.slope * other.slope

@@ -1,4 +1,4 @@
-"""What all optimisers share: groups of parameters, their settings, gradients that are forgotten."""
+"""The base class of optimisers: groups of parameters, their settings, and gradients."""
 
 from __future__ import annotations
 
@@ -25,15 +25,15 @@ from ferrule.tensor import Tensor
 
 
 class TrainingModeWarning(UserWarning):
-    """An optimiser trains a model of which a part, unasked, behaved as in evaluation."""
+    """An optimiser trains a model of which a part behaved as in evaluation by default."""
 
 
 _warned: Final[WeakSet[Optimizer]] = WeakSet()
-"""Those that have said it."""
+"""The optimisers that have given that warning."""
 
 
 class Optimizer(ABC):
-    """What all optimisers share.
+    """The base of all optimisers.
 
     One of your own needs no class: `with Tensor.no_grad(): p.assign(p - 0.1 * p.grad)`.
 
@@ -57,7 +57,7 @@ class Optimizer(ABC):
             self.add_param_group(group)
 
     def add_param_group(self, param_group: Mapping[str, Any]) -> None:
-        """Adds parameters with settings of their own; what is not set is as for the others.
+        """Add parameters with settings of their own; other settings are the optimiser's defaults.
 
         >>> from ferrule import Tensor
         >>> from ferrule.nn.optim import SGD
@@ -136,12 +136,12 @@ class Optimizer(ABC):
             group["lr"] = value
 
     def zero_grad(self, set_to_none: bool = True) -> None:
-        """Forgets all gradients, or makes them zeros, so that `backward()` starts afresh."""
+        """Forget all gradients, or make them zeros, so that `backward()` starts afresh."""
         for param in self.params:
             param.grad = None if set_to_none or param.grad is None else param.grad.zeros_like()
 
     def _gradients(self) -> list[Tensor]:
-        """The gradient of each parameter; `OptimizerError` where one has none."""
+        """The gradient of each parameter; raises `OptimizerError` if one has none."""
         return [self._gradient(position, param) for position, param in enumerate(self.params)]
 
     def _gradient(self, position: int, param: Tensor) -> Tensor:
@@ -153,7 +153,7 @@ class Optimizer(ABC):
         return param.grad
 
     def _look_at_mode(self) -> None:
-        """Warns, once, if gradients went through what evaluated though nobody asked for that."""
+        """Warn, once, if gradients went through a layer that evaluated by default."""
         noted = take_noted(param._leaf for param in self.params)
         if noted is None or self in _warned:
             return
@@ -169,15 +169,15 @@ class Optimizer(ABC):
 
     @abstractmethod
     def _check(self, settings: Mapping[str, Any]) -> None:
-        """Raises `OptimizerError` for settings that make no sense."""
+        """Raise `OptimizerError` for settings that make no sense."""
 
     @abstractmethod
     def _begin(self, group: ParamGroup) -> None:
-        """Makes the state of a group that is about to be added."""
+        """Make the state of a group that is about to be added."""
 
     @abstractmethod
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
-        """Updates every parameter, in place; gives what `closure` gave."""
+        """Update every parameter in place. Returns the result of `closure`."""
 
     @abstractmethod
     def state_dict(self) -> dict[str, Any]:
@@ -185,7 +185,7 @@ class Optimizer(ABC):
 
     @abstractmethod
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
-        """Continues from what `state_dict()` gave."""
+        """Continue from the result of `state_dict()`."""
 
     # -- saving settings -------------------------------------------------------------------------
 
@@ -201,7 +201,7 @@ class Optimizer(ABC):
         return groups
 
     def _checked_groups(self, state_dict: Mapping[str, Any]) -> Sequence[Mapping[str, Any]]:
-        """The settings in a saved state, if they are those of such groups as there are here."""
+        """The settings in a saved state, if its groups match this optimiser's."""
         if not isinstance(state_dict, Mapping) or not {"param_groups", "state"} <= set(state_dict):
             raise OptimizerError(
                 f'{self._name}.load_state_dict: a dict with "param_groups" and "state" is needed, '

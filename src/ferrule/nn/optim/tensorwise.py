@@ -20,7 +20,7 @@ from ferrule.tensor.cell import writes_together
 
 
 class TensorWise(Optimizer):
-    """An optimiser to which a tensor is a parameter on its own."""
+    """The base of optimisers that update each tensor on its own."""
 
     def __init__(self, params: Params, defaults: dict[str, Any]) -> None:
         self.state: list[State] = []
@@ -52,7 +52,7 @@ class TensorWise(Optimizer):
             with Tensor.no_grad():
                 self._step(gradients)
             states = {id(tensor): tensor for state in self.state for tensor in state.values()}
-            # The gradients too: they stay in `.grad`, and what they were made of is written over.
+            # The gradients too: they stay in `.grad`, and their operands are overwritten.
             Tensor.realize(*self.params, *states.values(), *gradients.values())
         return loss
 
@@ -64,7 +64,8 @@ class TensorWise(Optimizer):
             )
 
     def _step(self, gradients: Mapping[int, Tensor]) -> None:
-        # First of all: whatever reads an old version has to run before it is written over.
+        # Written first, so that updates read the new version: readers of an old version would have
+        # to run before its memory is overwritten.
         for group, shared in zip(self.param_groups, self._shared, strict=True):
             _write(shared, self._advance(shared, group))
         place = 0
@@ -82,10 +83,10 @@ class TensorWise(Optimizer):
         param.assign(value.reshape(*param.shape).cast(param.dtype))
         _write(state, after)
 
-    # -- what an optimiser is --------------------------------------------------------------------
+    # -- the rules of an optimiser ---------------------------------------------------------------
 
     def _start_shared(self, group: ParamGroup) -> State:
-        """The state that all parameters of a group share: how many steps were taken."""
+        """The state that all parameters of a group share: the number of steps."""
         return {"step": scalar(0.0, group["params"])}
 
     def _advance(self, shared: State, group: ParamGroup) -> State:
@@ -93,7 +94,7 @@ class TensorWise(Optimizer):
         return {name: count + 1 for name, count in shared.items()}
 
     def _common(self, shared: State, group: ParamGroup) -> State:
-        """What follows from the shared state, and is given to `_change` beside it."""
+        """Values computed from the shared state, which `_change` gets as well."""
         return {}
 
     @abstractmethod
@@ -104,7 +105,7 @@ class TensorWise(Optimizer):
     def _change(
         self, value: Tensor, gradient: Tensor, state: State, group: ParamGroup
     ) -> tuple[Tensor, State]:
-        """A parameter and its own state after a step, from those before it."""
+        """A parameter and its own state after a step, from their values before it."""
 
     # -- saving ----------------------------------------------------------------------------------
 
@@ -153,7 +154,7 @@ class TensorWise(Optimizer):
         self._load_settings(groups)
 
     def _found(self, states: Any, number: int) -> Mapping[str, Any]:
-        """What a saved state has for a parameter."""
+        """The part of a saved state for a parameter."""
         found = states.get(number, {}) if isinstance(states, Mapping) else None
         if not isinstance(found, Mapping):
             raise OptimizerError(
@@ -213,7 +214,7 @@ def _saved(tensor: Tensor, is_number: bool) -> Tensor:
 
 
 def wide(tensor: Tensor) -> Tensor:
-    """Outside autograd, and in the type that steps are computed in."""
+    """The tensor off the tape, in the dtype in which steps are computed."""
     return tensor.detach().cast(state_dtype(tensor))
 
 

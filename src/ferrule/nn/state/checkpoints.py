@@ -77,7 +77,7 @@ _REFUSED = {
     "_rebuild_meta_tensor_no_storage": "it holds a tensor without values, on the device meta",
 }
 
-# What an unpickler may stumble over in bytes that are no pickle.
+# The errors of an unpickler in bytes that are no pickle.
 _DAMAGE = (
     pickle.UnpicklingError,
     ValueError,
@@ -91,7 +91,7 @@ _DAMAGE = (
 
 
 def torch_load(path: PathLike, device: str | None = None) -> Any:
-    """What `torch.save` wrote: usually a dict of tensors by name, each read when it is realised.
+    """Load a file that `torch.save` wrote: usually a dict of tensors by name, read lazily.
 
     Of a model in several files, `path` is their index, `pytorch_model.bin.index.json`.
 
@@ -146,9 +146,9 @@ def _check_kind(path: PathLike, data: Array) -> None:
 
 
 class Unread:
-    """What stands for an object in a checkpoint whose class is not PyTorch's, and was not called.
+    """A stand-in for an object in a checkpoint whose class is not PyTorch's, and was not called.
 
-    Whatever the file has to say about the object is ignored.
+    All contents of the object are ignored.
     """
 
     kind = "object"

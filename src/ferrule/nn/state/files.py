@@ -53,8 +53,7 @@ def check_named(tensors: object, what: str) -> None:
 def replacing(path: PathLike) -> Iterator[BinaryIO]:
     """A file to write to that takes the place of `path` at the end, if nothing went wrong.
 
-    Where `path` is a link, what it points to is replaced; where it is a pipe or a device, it is
-    written to.
+    If `path` is a link, its target is replaced; if it is a pipe or a device, it is written to.
     """
     target = Path(path).resolve()
     if not target.parent.is_dir():
@@ -118,7 +117,7 @@ def distinct_names(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def is_index(data: Array) -> bool:
-    """Whether a file is JSON, as the index of several files is."""
+    """True if a file is JSON, as the index of several files is."""
     return data[:1].tobytes() == b"{"
 
 
@@ -168,9 +167,9 @@ class Archive:
             raise StateError(f"{path} is not a whole {kind}: its directory lacks members")
 
     def _are_counted(self) -> bool:
-        """Whether there are as many members as the end of the directory says; `zipfile` ignores it.
+        """True if the number of members is the one at the directory's end, which `zipfile` ignores.
 
-        More than 16 bits can say are counted in another record.
+        Numbers of more than 16 bits are in another record, and not checked.
         """
         end = self.bytes[-(1 << 16) - 22 :].tobytes()
         place = end.rfind(b"PK\x05\x06")
@@ -197,7 +196,7 @@ class Archive:
 
     @contextmanager
     def _damage_named(self, name: str) -> Iterator[None]:
-        """Where a directory is damaged, `zipfile` seeks before the file, or asks for a password."""
+        """A block that reports errors as damage, which makes `zipfile` raise various errors."""
         try:
             yield
         except (zipfile.BadZipFile, zlib.error, EOFError, RuntimeError, OSError) as error:

@@ -20,7 +20,7 @@ Array = npt.NDArray[Any]
 
 
 class Mismatch(NamedTuple):
-    """What `load_state_dict(strict=False)` left alone."""
+    """The names that `load_state_dict(strict=False)` left alone."""
 
     missing: tuple[str, ...]
     """Names in the model, not in the state."""
@@ -141,7 +141,7 @@ def _exchange(
     undo: list[tuple[Any, Any, Tensor]],
     open_parts: frozenset[int],
 ) -> None:
-    """Replaces tensors in a value by their `id`; notes what was where."""
+    """Replace tensors in a value by their `id`; notes the old ones in `undo`."""
     if isinstance(value, Tensor) or id(value) in open_parts:
         return
     container: Any = value
@@ -183,7 +183,7 @@ def _name_problems(mismatch: Mismatch) -> list[str]:
 
 
 def _prefix_hint(mismatch: Mismatch) -> str:
-    """What to write where the names of one side are those of the other behind a prefix."""
+    """The hint for names that differ by a prefix: how to rename them."""
     for names, others, change in [
         (mismatch.unexpected, mismatch.missing, "name.removeprefix({!r})"),
         (mismatch.missing, mismatch.unexpected, "{!r} + name"),

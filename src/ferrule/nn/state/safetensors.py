@@ -43,7 +43,7 @@ _FORMAT_NAMES = {
 }
 _NAMES = {dtype: name for name, dtype in _FORMAT_NAMES.items()}
 _MOST_HEADER = 100_000_000
-"""Bytes of a header that the format allows."""
+"""The greatest number of bytes of a header that the format allows."""
 
 
 def safe_save(

@@ -1,4 +1,4 @@
-"""Gradients kept in bounds, between `backward()` and `step()`; parameters as one vector."""
+"""Gradient clipping, between `backward()` and `step()`; parameters as one vector."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def _with_gradients(
 
 
 def _wide(gradient: Tensor) -> Tensor:
-    """Squares of halves overflow early, so norms are taken in float32."""
+    """The gradient in float32 at least, since squares of narrower floats overflow early."""
     return gradient.cast(promote(gradient.dtype, dtypes.float32))
 
 

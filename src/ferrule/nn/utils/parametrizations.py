@@ -88,7 +88,7 @@ def weight_norm(module: L, name: str = "weight", dim: int | None = 0) -> L:
 
 @final
 class _Vectors:
-    """Singular vectors of a weight, as far as they are known; no parameters."""
+    """Estimates of singular vectors of a weight; no parameters."""
 
     def __init__(self, rows: int, columns: int, like: Tensor) -> None:
         self._u = _direction(rows, like)
@@ -132,7 +132,7 @@ class SpectralNorm(Parametrization):
             vectors._v.assign(v)
 
     def value(self) -> Tensor:
-        """The weight over its norm; in training, what is known of that gets better first."""
+        """The weight over its norm, whose estimate is improved first in training."""
         if self.original.ndim < 2:
             return self.original.normalize(dim=0, eps=self.eps)
         if Tensor.training:
@@ -142,7 +142,7 @@ class SpectralNorm(Parametrization):
         return self.original / (u * (self._matrix() @ v)).sum()
 
     def assign(self, weight: Tensor) -> None:
-        """Takes the weight as it is; its norm becomes known as training goes on."""
+        """Take the weight as it is; the estimate of its norm improves in training."""
         with Tensor.no_grad():
             self.original.assign(weight.detach())
 

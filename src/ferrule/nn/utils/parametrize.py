@@ -19,7 +19,7 @@ class Parametrization(Shown, ABC):
     """The tensors that a weight is computed from, and how."""
 
     keeps_original = True
-    """Whether the weight as it was before is one of the tensors."""
+    """True if the original weight is one of the tensors."""
 
     @abstractmethod
     def value(self) -> Tensor:
@@ -35,7 +35,7 @@ class Parametrization(Shown, ABC):
 
 
 def is_parametrized(module: object, tensor_name: str | None = None) -> bool:
-    """Whether any weight of a layer, or the one of a name, is computed from other tensors."""
+    """True if any weight of a layer, or the one of a name, is computed from other tensors."""
     found = vars(module).get("parametrizations", {}) if hasattr(module, "__dict__") else {}
     return bool(found) if tensor_name is None else tensor_name in found
 
@@ -60,7 +60,7 @@ def weight_of(module: Any, name: str, what: str) -> Tensor:
 
 
 def is_tensor(value: object) -> bool:
-    """Whether it is a tensor."""
+    """True for a tensor."""
     return isinstance(value, Tensor)
 
 
@@ -72,10 +72,10 @@ def register(module: Any, name: str, parametrization: Parametrization) -> None:
 
 
 def remove_parametrizations(module: Any, tensor_name: str, leave_parametrized: bool = True) -> Any:
-    """Makes a weight that is computed a plain tensor again: its value, or what it was before.
+    """Make a computed weight a plain tensor again: its value, or the original weight.
 
-    Gives the layer. Raises `ValueError` where the weight is not parametrized, or where what it was
-    before is not kept.
+    Returns the layer. Raises `ValueError` if the weight is not parametrized, or if the original is
+    not kept.
 
     >>> from ferrule import nn
     >>> layer = nn.utils.parametrizations.weight_norm(nn.Linear(2, 3))

@@ -22,7 +22,7 @@ def _same_optimizer(scheduler: object, schedulers: Sequence[LRScheduler]) -> Opt
 
 
 class _Combined:
-    """What holds several schedules of one optimiser."""
+    """The base of schedules that combine several schedules of one optimiser."""
 
     def __init__(self, schedulers: Sequence[LRScheduler]) -> None:
         is_list = isinstance(schedulers, Iterable)
@@ -41,7 +41,7 @@ class _Combined:
         return {**own, "_schedulers": [part.state_dict() for part in self._schedulers]}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Continues from what `state_dict` gave, and sets the rates that it had last."""
+        """Continue from the result of `state_dict`, and set the rates that it had last."""
         own = {name: value for name, value in state_dict.items() if name != "_schedulers"}
         vars(self).update(own)
         for part, state in zip(self._schedulers, state_dict["_schedulers"], strict=True):

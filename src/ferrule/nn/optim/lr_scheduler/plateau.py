@@ -120,7 +120,7 @@ class ReduceLROnPlateau:
         return {name: value for name, value in vars(self).items() if name != "optimizer"}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Continues from what `state_dict` gave, and sets the rates that it had last."""
+        """Continue from the result of `state_dict`, and set the rates that it had last."""
         vars(self).update(state_dict)
         for group, rate in zip(self.optimizer.param_groups, self._last_lr, strict=True):
             group["lr"] = rate

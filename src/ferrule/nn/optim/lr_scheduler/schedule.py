@@ -1,4 +1,4 @@
-"""What schedules of learning rates have in common."""
+"""The base class of learning-rate schedules, and checks that they share."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from ferrule.tensor import Tensor
 
 
 def require(holds: bool, scheduler: object, problem: str) -> None:
-    """Raises `OptimizerError` with the name of the schedule, unless the condition holds."""
+    """Raise `OptimizerError` with the name of the schedule, unless the condition holds."""
     if not holds:
         raise OptimizerError(f"{type(scheduler).__name__}: {problem}")
 
@@ -38,13 +38,13 @@ def require_count(scheduler: object, **settings: Any) -> None:
 
 
 def require_optimizer(scheduler: object, optimizer: object) -> None:
-    """Raises `OptimizerError` if a schedule is given something else than an optimiser."""
+    """Raise `OptimizerError` if a schedule is given anything but an optimiser."""
     kind = type(optimizer).__name__
     require(isinstance(optimizer, Optimizer), scheduler, f"{kind} is no Optimizer; pass one first")
 
 
 def require_no_capture(scheduler: object) -> None:
-    """Before anything has changed: a replay would neither count the step nor compute a rate."""
+    """Raise `JitError` in a capture: its replays would neither count steps nor compute rates."""
     if is_capturing():
         raise JitError(
             f"{user_location()}: {type(scheduler).__name__}.step() is called in a captured "
@@ -68,14 +68,15 @@ def each(value: Any, groups: Sequence[ParamGroup], scheduler: object, name: str)
 
 
 class LRScheduler(ABC):
-    """What all schedules share; `last_epoch` is how many steps were taken.
+    """The base of all schedules; `last_epoch` is the number of steps that were taken.
 
     With `last_epoch` other than -1 a schedule continues there: the groups then need their
-    "initial_lr", which the first schedule of an optimiser notes.
+    "initial_lr", which the first schedule of an optimiser notes. Raises `OptimizerError` without
+    it, and for anything that is no optimiser.
     """
 
     relative: ClassVar[bool] = True
-    """Whether changes to the rate by others are kept."""
+    """True if changes to the rate by others are kept."""
     unsaved: ClassVar[tuple[str, ...]] = ("optimizer",)
 
     def __init_subclass__(cls) -> None:
@@ -98,7 +99,10 @@ class LRScheduler(ABC):
         return list(self._last_lr)
 
     def step(self) -> None:
-        """Sets the rates for what follows; call it after `optimizer.step()`."""
+        """Set the rates of the next steps; call it after `optimizer.step()`.
+
+        Raises `JitError` in a function that is being captured.
+        """
         require_no_capture(self)
         self.last_epoch += 1
         groups = self.optimizer.param_groups
@@ -106,7 +110,7 @@ class LRScheduler(ABC):
         self._apply()
 
     def restart(self) -> None:
-        """Begins anew, at the rates of the schedule's beginning."""
+        """Begin again, at the initial rates of the schedule."""
         self.last_epoch = 0
         places = range(len(self.base_lrs))
         self._last_lr = [self._rate(place, 0) for place in places]
