@@ -74,12 +74,11 @@ class _TensorType(type):
 
     @property
     def training(cls) -> bool:
-        """Whether layers such as dropout and batch normalisation behave as in training.
+        """True if layers such as dropout and batch normalisation behave as in training.
 
-        It belongs to the thread that reads or sets it; a new thread starts with False, which is
-        evaluation. `with Tensor.train():` sets it for a block, and setting it to None takes back
-        what was set. A layer that has a mode of its own (`model.train()`, `model.eval()`) goes by
-        that.
+        The mode belongs to the thread that reads or sets it; a new thread starts with False, which
+        is evaluation. `with Tensor.train():` sets it for a block, and setting it to None resets it.
+        The own mode of a layer (`model.train()`, `model.eval()`) has priority.
         """
         return is_training()
 
@@ -139,12 +138,12 @@ class Tensor(TensorBase, metaclass=_TensorType):
 
     @property
     def is_leaf(self) -> bool:
-        """Whether this is where the tape ends, not the result of recorded operations."""
+        """True for an end of the tape: a tensor that is no result of recorded operations."""
         return self._leaf is not None or self._read().edge is None
 
     @property
     def retains_grad(self) -> bool:
-        """Whether `retain_grad` has this tensor keep its gradient though it is no leaf."""
+        """True if this tensor is no leaf and keeps its gradient, by `retain_grad`."""
         return autograd.retains_grad(self)
 
     @property

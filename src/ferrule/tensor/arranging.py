@@ -373,9 +373,10 @@ def split_with_sizes(self: Tensor, split_sizes: Sequence[int], dim: int = 0) -> 
 
 @method
 def tensor_split(self: Tensor, indices_or_sections: Any, dim: int = 0) -> tuple[Tensor, ...]:
-    """That many parts of an axis, the first ones larger by one if need be; or cut at places.
+    """Split an axis into a number of parts, the first ones larger by one if need be, or at places.
 
-    Places may be a tensor, which is computed now. Views.
+    The parts are views. Places may be a tensor, which is computed now. Raises `ShapeError` for a
+    number of parts below 1, `TypeError` for places that are no integers.
 
     >>> from ferrule import Tensor
     >>> [part.tolist() for part in Tensor([1, 2, 3]).tensor_split(2)]

@@ -23,7 +23,7 @@ _retaining: Final[WeakKeyDictionary[Edge, list[ref[Tensor]]]] = WeakKeyDictionar
 
 @final
 class HookHandle:
-    """What `Tensor.register_hook` gives: `remove()` ends the hook, and so does a `with` block."""
+    """The result of `Tensor.register_hook`: `remove()` or a `with` block ends the hook."""
 
     __slots__ = ("_edge", "_number")
 
@@ -32,7 +32,7 @@ class HookHandle:
         self._number = number
 
     def remove(self) -> None:
-        """The hook is not called again; a second time changes nothing."""
+        """End the hook; a second call changes nothing."""
         edge = self._edge()
         found = None if edge is None else hooks.get(edge)
         if edge is None or found is None:
@@ -317,7 +317,7 @@ def check_gradient(self: Tensor, value: object) -> None:
 
 
 def retains_grad(self: Tensor) -> bool:
-    """Whether a tensor is no leaf and keeps its gradient all the same."""
+    """True if a tensor is no leaf and keeps its gradient all the same."""
     edge = self._read().edge
     return edge is not None and any(tensor() is self for tensor in _retaining.get(edge, ()))
 

@@ -27,7 +27,7 @@ _NUMBERS = (bool, int, float, list, tuple, np.generic)  # they have to fit the e
 
 
 class TensorBase:
-    """What every tensor can do before any arithmetic: hold memory, share it, read and write it."""
+    """The base of tensors, without arithmetic: it holds memory, shares it, reads and writes it."""
 
     __slots__ = (
         "__weakref__",
@@ -199,7 +199,7 @@ class TensorBase:
         return view
 
     def _part(self) -> Part | None:
-        """What a write to this tensor replaces; None for all of the memory."""
+        """The part of the memory that a write to this tensor replaces; None for all of it."""
         moves: list[Move] = []
         handle: TensorBase = self
         while handle._parent is not None:
@@ -222,7 +222,7 @@ class TensorBase:
         self._cell.write(value, part, recorded)
 
     def _is_recorded_write(self, value: Value, part: Part | None, what: str) -> bool:
-        """Whether the tape sees a write; raises where PyTorch's rules forbid it."""
+        """True if the tape records a write; raises `GradientError` if PyTorch's rules forbid it."""
         handle: TensorBase | None = self
         detached = False
         while handle is not None:
@@ -342,9 +342,9 @@ class TensorBase:
 
     @property
     def requires_grad(self) -> bool | None:
-        """Whether `backward` computes a gradient here: True, False, or None for not said.
+        """True if `backward` computes a gradient here, False if not, None if it was not set.
 
-        Only floats may require one. What is computed from such a tensor requires one too.
+        Only floats may require one. The results of operations on such a tensor require one, too.
         """
         if self._leaf is not None:
             return True

@@ -49,20 +49,19 @@ def diagonal_of(value: View | Value) -> View | Value:
 
 @final
 class Cache:
-    """What a view read last; `view` is the view, weakly."""
+    """The last value that a view read; `view` is the view, weakly."""
 
     __slots__ = ("__weakref__", "read", "view")
 
     read: tuple[Value, Value] | None
-    """The view's value, and the value of its parent that it is of. Both at once: threads share it.
-    """
+    """The view's value, and its parent's value: one tuple, since threads share it."""
 
     def __init__(self, view: object, value: Value, source: Value) -> None:
         self.view = ref(view)
         self.read = value, source
 
     def value_of(self, source: Value) -> Value | None:
-        """The view's value, if that of its parent still holds, and is recorded if need be."""
+        """The view's value, if its parent still has that value and the tape has it if need be."""
         found = self.read
         if found is None:
             return None
@@ -87,7 +86,7 @@ class Cell:
         self.epoch = _epoch
         self.storage: Storage | None = None
         self.caches: set[ref[Cache]] | None = None
-        """What its views have read, as long as they live."""
+        """The caches of its live views."""
         self.edges: list[tuple[int, ref[Edge] | None]] | None = None
         """For versions that are not in memory, by serial number: the edges that they replaced."""
 

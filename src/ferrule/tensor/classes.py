@@ -48,13 +48,13 @@ class LogChances(Protocol):
     """The logarithms of the classes' probabilities."""
 
     axis: int
-    """That of the classes."""
+    """The axis of the classes."""
 
     def chosen(self, labels: Value) -> Value:
-        """Those of the labels, which have size 1 along the axis; 0 where one is no class."""
+        """The weights of the labels, which have size 1 along the axis; 0 for labels of no class."""
 
     def all(self) -> Value:
-        """Those of all classes."""
+        """The weights of all classes."""
 
 
 @final

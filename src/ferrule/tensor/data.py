@@ -86,7 +86,7 @@ def from_host(data: Any, dtype: DType | None, device: str) -> Value:
 
 
 def is_in_host_memory(device: str) -> bool:
-    """Whether the host reads and writes the device's memory as its own."""
+    """True if the host can address the device's memory."""
     return hasattr(allocators[device], "as_buffer")
 
 

@@ -29,14 +29,14 @@ Order = str | float | None
 
 
 class QR(NamedTuple, Generic[T]):
-    """What `qr` gives."""
+    """The result of `qr`: Q @ R is the matrix."""
 
     Q: T
     R: T
 
 
 class SVD(NamedTuple, Generic[T]):
-    """What `svd` gives."""
+    """The result of `svd`: U @ diag(S) @ Vh is the matrix."""
 
     U: T
     S: T
@@ -44,14 +44,14 @@ class SVD(NamedTuple, Generic[T]):
 
 
 class Eigh(NamedTuple, Generic[T]):
-    """What `eigh` gives."""
+    """The result of `eigh`: eigenvalues in ascending order, eigenvectors as columns."""
 
     eigenvalues: T
     eigenvectors: T
 
 
 class LeastSquares(NamedTuple, Generic[T]):
-    """What `lstsq` gives."""
+    """The result of `lstsq`."""
 
     solution: T
     residuals: T

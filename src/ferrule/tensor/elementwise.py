@@ -215,7 +215,10 @@ def clamp_max(self: Tensor, max: Operand) -> Tensor:
 def isclose(
     self: Tensor, other: Operand, rtol: float = 1e-05, atol: float = 1e-08, equal_nan: bool = False
 ) -> Tensor:
-    """Whether elements are equal but for `atol + rtol * abs(other)`.
+    """True where elements differ by at most `atol + rtol * abs(other)`, as a bool tensor.
+
+    Infinities are close to themselves only, and NaN to NaN if `equal_nan`. Raises `ShapeError` if
+    the shapes do not broadcast.
 
     >>> from ferrule import Tensor
     >>> Tensor([1.0, 1.1]).isclose(Tensor([1.0, 1.0])).tolist()
@@ -325,7 +328,7 @@ def bitwise_right_shift(self: Tensor, other: Operand) -> Tensor:
 
 @method
 def logical_not(self: Tensor) -> Tensor:
-    """Whether each element is 0.
+    """True where an element is 0, as a bool tensor.
 
     >>> from ferrule import Tensor
     >>> Tensor([0.0, 2.0]).logical_not().tolist()
@@ -336,7 +339,9 @@ def logical_not(self: Tensor) -> Tensor:
 
 @method
 def logical_and(self: Tensor, other: Operand) -> Tensor:
-    """Whether both elements are other than 0.
+    """True where neither element is 0, as a bool tensor.
+
+    Raises `ShapeError` if the shapes do not broadcast.
 
     >>> from ferrule import Tensor
     >>> Tensor([0.0, 2.0]).logical_and(1).tolist()
@@ -348,7 +353,9 @@ def logical_and(self: Tensor, other: Operand) -> Tensor:
 
 @method
 def logical_or(self: Tensor, other: Operand) -> Tensor:
-    """Whether at least one of two elements is other than 0.
+    """True where at least one of two elements is not 0, as a bool tensor.
+
+    Raises `ShapeError` if the shapes do not broadcast.
 
     >>> from ferrule import Tensor
     >>> Tensor([0.0, 2.0]).logical_or(0).tolist()
@@ -360,7 +367,9 @@ def logical_or(self: Tensor, other: Operand) -> Tensor:
 
 @method
 def logical_xor(self: Tensor, other: Operand) -> Tensor:
-    """Whether just one of two elements is other than 0.
+    """True where exactly one of two elements is not 0, as a bool tensor.
+
+    Raises `ShapeError` if the shapes do not broadcast.
 
     >>> from ferrule import Tensor
     >>> Tensor([0.0, 2.0]).logical_xor(1).tolist()
@@ -372,7 +381,7 @@ def logical_xor(self: Tensor, other: Operand) -> Tensor:
 
 @method
 def isnan(self: Tensor) -> Tensor:
-    """Whether each element is NaN.
+    """True where an element is NaN, as a bool tensor.
 
     >>> from ferrule import Tensor
     >>> Tensor([1.0, float("nan")]).isnan().tolist()
@@ -384,7 +393,7 @@ def isnan(self: Tensor) -> Tensor:
 
 @method
 def isinf(self: Tensor) -> Tensor:
-    """Whether each element is infinite.
+    """True where an element is infinite, as a bool tensor.
 
     >>> from ferrule import Tensor
     >>> Tensor([1.0, float("-inf")]).isinf().tolist()
@@ -395,7 +404,7 @@ def isinf(self: Tensor) -> Tensor:
 
 @method
 def isfinite(self: Tensor) -> Tensor:
-    """Whether each element is neither infinite nor NaN.
+    """True where an element is neither infinite nor NaN, as a bool tensor.
 
     >>> from ferrule import Tensor
     >>> Tensor([1.0, float("nan")]).isfinite().tolist()

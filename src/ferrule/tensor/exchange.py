@@ -269,7 +269,7 @@ def storage_offset(self: Tensor) -> Any:
 
 @method
 def is_contiguous(self: Tensor) -> bool:
-    """Whether the elements lie one after the other, in row-major order.
+    """True if the elements are contiguous in memory, in row-major order.
 
     No function needs that; `x.contiguous()` gives it.
 
@@ -297,7 +297,7 @@ def ndimension(self: Tensor) -> int:
 
 @method
 def is_nonzero(self: Tensor) -> bool:
-    """Whether the only element is not 0, as a Python bool.
+    """True if the only element is not 0, as a Python bool.
 
     Raises `ShapeError` for a tensor with more elements, or none.
 

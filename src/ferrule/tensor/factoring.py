@@ -84,7 +84,7 @@ def _without(grad: Value, basis: Value) -> Value:
 
 
 def _from_rest(grad: Value, rest: Value, basis: Value) -> Value:
-    """What a gradient of a basis' complement is for the basis: they stay orthogonal."""
+    """The gradient of a basis, from that of its complement, which stays orthogonal to it."""
     return -product(rest, transposed(grad), basis)
 
 

@@ -37,7 +37,7 @@ _TWIDDLES: Final = 16  # what they take, as so many columns of a product
 
 
 def can_transform(n: int) -> bool:
-    """Whether a transform of n points is made of products by small matrices."""
+    """True if a transform of n points can be made of products by small matrices."""
     return n <= MOST_POINTS and _cheapest(n, 1) is not None
 
 
@@ -159,7 +159,7 @@ def _twiddles(turned: bool, radix: int, done: int, inverse: bool) -> Array:
 
 
 def _told_apart(n: int, weighted: bool) -> tuple[Array, Array]:
-    """What a spectrum of points two by two, and its conjugate, are multiplied by."""
+    """The factors of the spectrum of pairs of points and of its conjugate, for a real transform."""
     roots = _roots(np.arange(n // 2 + 1), n)
     weights = frequency_weights(n) / 2 if weighted else 0.5
     return weights * (1 - 1j * roots), weights * (1 + 1j * roots)
@@ -218,7 +218,7 @@ def _cheapest(n: int, done: int) -> tuple[float, tuple[int, ...]] | None:
 
 
 def _cost(radix: int, done: int) -> float:
-    """What a step takes, in columns of a product with whole vectors along its lanes."""
+    """The cost of a step, in columns of a product with whole vectors along its lanes."""
     if done == 1:
         return _FIRST * -(-radix // _LANES) * _LANES
     vectors, others = divmod(done, _LANES)

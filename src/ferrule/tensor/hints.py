@@ -1,4 +1,4 @@
-"""What newcomers look for on a tensor, and what does it here."""
+"""Hints for attributes that newcomers look for on a tensor: the replacements here."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ _DATA: Final = (
 
 
 def _in_place_hint(owner: type, name: str) -> str:
-    """What does the work of a function in place that there is only as a function."""
+    """The hint for an in-place function that exists only out of place; empty if it does not."""
     function = name.removesuffix("_")
     exists = function != name and not name.startswith("_") and hasattr(owner, function)
     return f"x.assign(x.{function}(...)) does that in place" if exists else ""

@@ -194,7 +194,7 @@ def iterated(self: Tensor) -> Any:
 
 
 def contains(self: Tensor, value: Any) -> bool:
-    """Whether some element is equal to a number, an array or a tensor."""
+    """True if some element is equal to a number, or to an array's or a tensor's element."""
     if not isinstance(value, Tensor | bool | int | float | np.generic | np.ndarray):
         return False
     return bool((self == value).any().item())
@@ -363,11 +363,11 @@ def _set_where(self: Tensor, mask: Tensor, value: Operand) -> None:
 
 
 _PLAIN = frozenset({int, slice, type(None), type(Ellipsis)})
-"""What most indices are made of: no masks, no positions."""
+"""The types of most indices: no masks, no positions."""
 
 
 def _is_truth(part: Any) -> bool:
-    """Whether part of an index is one bool: Python's, NumPy's, or a tensor without axes."""
+    """True if part of an index is one bool: Python's, NumPy's, or a tensor without axes."""
     if type(part) in _PLAIN:
         return False
     if isinstance(part, Tensor):
@@ -394,7 +394,7 @@ def _axes_used(part: Any) -> int:
 
 
 def _is_read(view: Tensor, value: Value) -> bool:
-    """Whether a value is what a tensor has now."""
+    """True if a value is the present value of a tensor."""
     now = view._read()
     return now.node is value.node and now.edge is value.edge
 

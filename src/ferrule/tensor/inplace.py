@@ -60,7 +60,7 @@ def _update(self: Tensor, result: Tensor, what: str) -> Tensor:
 
 
 def _out_of_place(what: str) -> str:
-    """What gives a new tensor, for `+=` and for `add_`."""
+    """The out-of-place form of `+=` or `add_`, for a hint."""
     return f"x = x {what[:-1]} y" if what.endswith("=") else f"x = x.{what[:-1]}(...)"
 
 

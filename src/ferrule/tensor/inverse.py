@@ -85,9 +85,10 @@ def _constants(x: Value) -> _Constants:
 
 
 def _arc(size: Value) -> tuple[Value, Value, Value]:
-    """Whether a size is below 1/2, and asin(root) as `root` and what is to be added to that.
+    """Three values: True where a size is below 1/2, `root`, and asin(root) - root.
 
-    `root` is the size itself below 1/2, and sqrt((1 - size) / 2) above: half of the arc is left.
+    `root` is the size itself below 1/2. Above it is sqrt((1 - size) / 2), whose arc is half of the
+    remaining one: asin(size) = pi / 2 - 2 * asin(root).
     """
     near = size < 0.5
     half = (1.0 - size) * 0.5

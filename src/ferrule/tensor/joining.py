@@ -101,7 +101,7 @@ def _border(self: Tensor, axis: int, before: int, after: int, mode: str) -> Tens
 
 
 def _edge(self: Tensor, axis: int, count: int, mode: str, first: bool) -> Tensor:
-    """What comes before the first, or after the last, element of an axis."""
+    """The padding before the first, or after the last, element of an axis."""
     size = known_size(self._shape[axis], "pad")
     if mode == "reflect":
         start = 1 if first else size - 1 - count

@@ -34,7 +34,7 @@ _SAME: Final = (
     ("ord", "p"),
 )
 _SEVERAL: Final = frozenset({"shape", "size", "axes", "reps", "repeats"})
-"""What may be several arguments, `x.reshape(2, 3)`, and is one by name: `shape=(2, 3)`."""
+"""Parameters that may be several arguments, `x.reshape(2, 3)`, and are one by name."""
 _OTHERS: Final = {
     name: frozenset(other for group in _SAME if name in group for other in group) - {name}
     for group in _SAME
@@ -78,15 +78,15 @@ def with_synonyms(function: F) -> F:
 
 
 class _Parameters(NamedTuple):
-    """What a function can be given by name."""
+    """The keyword arguments of a function."""
 
     names: tuple[str, ...]
     synonyms: dict[str, str]
-    """The other names of its parameters, and what they are called there."""
+    """The synonyms of its parameters, and the names that these have there."""
     several: frozenset[str]
-    """The names of what may be several arguments."""
+    """The names of parameters that may be several arguments."""
     is_open: bool
-    """Whether it takes other names, too."""
+    """True if it takes other names, too."""
 
 
 def _has_settings(function: FunctionType) -> bool:

@@ -19,8 +19,9 @@ Limits: TypeAlias = dict[Expr, None]
 
 
 def at_most(low: sint, high: sint) -> bool:
-    """Whether `low <= high` with the values bound now; noted for replays if their bounds leave it
-    open. True where a variable has no value: what depends on it cannot be computed.
+    """True if `low <= high` with the values bound now; noted for replays unless bounds decide.
+
+    True if a variable has no value, since nothing that depends on it can be computed.
     """
     spare = as_expr(high) - low
     if spare.min >= 0:
@@ -51,7 +52,7 @@ def count_steps(start: Any, stop: Any, step: Any) -> sint:
 
 
 def is_part(start: sint, stop: sint, size: sint) -> bool:
-    """Whether start to stop is a part of an axis of that size; see `at_most`."""
+    """True if start to stop is a part of an axis of that size; see `at_most`."""
     if isinstance(start, int) and isinstance(stop, int) and isinstance(size, int):
         return 0 <= start <= stop <= size
     return at_most(0, start) and at_most(start, stop) and at_most(stop, size)
@@ -70,5 +71,5 @@ def noting_limits() -> Iterator[Limits]:
 
 
 def fit(limits: Limits, values: Mapping[Any, int]) -> bool:
-    """Whether these values of the variables are within the limits."""
+    """True if these values of the variables are within the limits."""
     return all([spare.infer(values) >= 0 for spare in limits])

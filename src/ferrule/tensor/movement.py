@@ -145,7 +145,7 @@ def reshaped(self: Tensor, new: Shape) -> Tensor:
 
 
 def _is_view_as(self: Tensor, new: Shape) -> bool:
-    """Whether strides can say the new shape; axes of size 1 never matter."""
+    """True if strides can express the new shape; axes of size 1 never matter."""
     if _longer_than_one(new) == _longer_than_one(self._shape):
         return True
     return moved_view(MovementOps.RESHAPE, self._layout(), new) is not None

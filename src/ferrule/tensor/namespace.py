@@ -1,4 +1,4 @@
-"""What the array API standard asks of its arrays beside operators and DLPack."""
+"""Methods of the array API standard's arrays beside operators and DLPack."""
 
 from __future__ import annotations
 

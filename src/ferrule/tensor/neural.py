@@ -1,4 +1,4 @@
-"""What neural networks are made of besides: dropout, attention."""
+"""Further parts of neural networks: dropout, attention."""
 
 from __future__ import annotations
 

@@ -19,7 +19,7 @@ T = TypeVar("T")
 
 
 class Parts(NamedTuple, Generic[T]):
-    """What a float is made of."""
+    """The parts of a float: mantissa * 2**exponent."""
 
     mantissa: T
     exponent: T
@@ -138,7 +138,7 @@ def frac(self: Tensor) -> Tensor:
 
 @method
 def signbit(self: Tensor) -> Tensor:
-    """Whether each element has a minus sign; -0.0 has one.
+    """True where an element has a minus sign, as a bool tensor; -0.0 has one.
 
     >>> from ferrule import Tensor
     >>> Tensor([-0.0, 0.0, -3.0]).signbit().tolist()
@@ -213,7 +213,7 @@ def heaviside(self: Tensor, values: Operand) -> Tensor:
 
 @method
 def isposinf(self: Tensor) -> Tensor:
-    """Whether each element is positive infinity.
+    """True where an element is positive infinity, as a bool tensor.
 
     >>> from ferrule import Tensor
     >>> Tensor([1.0, float("-inf"), float("inf")]).isposinf().tolist()
@@ -224,7 +224,7 @@ def isposinf(self: Tensor) -> Tensor:
 
 @method
 def isneginf(self: Tensor) -> Tensor:
-    """Whether each element is negative infinity.
+    """True where an element is negative infinity, as a bool tensor.
 
     >>> from ferrule import Tensor
     >>> Tensor([1.0, float("-inf"), float("inf")]).isneginf().tolist()

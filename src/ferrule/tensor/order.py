@@ -144,7 +144,7 @@ def _on_last(function: Any, x: Value, size: int, *args: Any) -> Value:
 
 
 def _has_codes(x: Value) -> bool:
-    """Whether an element and its position fit into 64 bits."""
+    """True if an element and its position fit into 64 bits."""
     size = known_size(x.shape[-1], "sort")
     return x.dtype.itemsize <= 4 and size <= 1 << _PLACE_BITS
 
@@ -296,7 +296,7 @@ def place_in(sequence: Value, values: Value, right: bool) -> Value:
 
 
 def _comes_first(a: Value, b: Value) -> Value:
-    """Whether a < b, NaN being the largest."""
+    """True where a < b, NaN being the largest."""
     if not dtypes.is_float(a.dtype):
         return a < b
     last = is_nan(a).equals(False).alu(BinaryOps.AND, is_nan(b))

@@ -143,7 +143,7 @@ class Plan:
 
 
 def plan(pattern: Pattern, shape: Shape, given: Mapping[str, Any]) -> Plan:
-    """What a pattern does to a shape, given the sizes of some axes; raises `ShapeError`."""
+    """The steps of a pattern on a shape, given the sizes of some axes; raises `ShapeError`."""
     left, right = _without_dots(pattern, shape)
     sizes = _given_sizes(pattern, given)
     for group, size in zip(left, shape, strict=True):

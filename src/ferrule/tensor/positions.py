@@ -1,4 +1,4 @@
-"""What an index says, and how positions on some axes are read and written."""
+"""Parsing of indices; reads and writes of positions on some axes."""
 
 from __future__ import annotations
 
@@ -357,7 +357,7 @@ def _of(gather: Gather) -> Known:
 
 
 def _is_basic(item: Item) -> bool:
-    """Whether an item leaves an axis of its own."""
+    """True if an item leaves an axis of its own."""
     return item is NEW or isinstance(item, Slice)
 
 
@@ -385,7 +385,7 @@ def _known_positions(
 
 
 def _all_differ(flat: Known) -> bool:
-    """Whether no two positions are equal; those of a mask are in order, and need no sorting."""
+    """True if no two positions are equal; a mask's are in order, and need no sorting."""
     if (flat[1:] > flat[:-1]).all():
         return True
     ordered = np.sort(flat)

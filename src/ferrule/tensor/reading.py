@@ -67,7 +67,7 @@ def element_size(self: Tensor) -> int:
 
 @method
 def is_floating_point(self: Tensor) -> bool:
-    """Whether the dtype is a float.
+    """True if the dtype is a float.
 
     >>> from ferrule import Tensor
     >>> Tensor([1.0]).is_floating_point(), Tensor([1]).is_floating_point()
@@ -179,7 +179,7 @@ def length(self: Tensor) -> int:
 
 
 def truth(self: Tensor) -> bool:
-    """Whether the only element is other than 0."""
+    """True if the only element is not 0; raises `TypeError` unless there is exactly one."""
     if self._shape and self.numel() != 1:
         raise TypeError(
             f"[bool] the truth of a tensor of shape {self._shape} is not one value; "
@@ -213,7 +213,7 @@ def shown(self: Tensor) -> str:
 
 
 def _state(self: Tensor, node: LazyBuffer) -> str:
-    """What is known without computing: the elements of a small realised tensor."""
+    """The state of a tensor without computing it: the elements, if it is small and realised."""
     if node.realized is None:
         return f"lazy {node.op.name}"
     is_known = all(isinstance(size, int) for size in node.shape)

@@ -400,7 +400,9 @@ def _position(self: Tensor, axis: int | None, keepdim: bool, what: str, extreme:
 
 @method
 def any(self: Tensor, axis: Axes = None, keepdim: bool = False) -> Tensor:
-    """Whether some element is other than 0.
+    """True where some element along the axes (None: all of them) is not 0, as a bool tensor.
+
+    Without elements it is False. Raises `ShapeError` for an axis that is not there.
 
     >>> from ferrule import Tensor
     >>> Tensor([[0, 1], [0, 0]]).any(1).tolist()
@@ -412,7 +414,9 @@ def any(self: Tensor, axis: Axes = None, keepdim: bool = False) -> Tensor:
 
 @method
 def all(self: Tensor, axis: Axes = None, keepdim: bool = False) -> Tensor:
-    """Whether every element is other than 0.
+    """True where no element along the axes (None: all of them) is 0, as a bool tensor.
+
+    Without elements it is True. Raises `ShapeError` for an axis that is not there.
 
     >>> from ferrule import Tensor
     >>> Tensor([[1, 1], [0, 1]]).all(1).tolist()
@@ -424,7 +428,7 @@ def all(self: Tensor, axis: Axes = None, keepdim: bool = False) -> Tensor:
 
 @method
 def equal(self: Tensor, other: Tensor) -> bool:
-    """Whether the shapes and all elements are equal; runs what is needed.
+    """True if the shapes and all elements are equal, as a Python bool; computes them now.
 
     >>> from ferrule import Tensor
     >>> Tensor([1, 2]).equal(Tensor([1, 2])), Tensor([1, 2]).equal(Tensor([1]))
@@ -439,7 +443,7 @@ def equal(self: Tensor, other: Tensor) -> bool:
 def allclose(
     self: Tensor, other: Any, rtol: float = 1e-05, atol: float = 1e-08, equal_nan: bool = False
 ) -> bool:
-    """Whether all elements are close, as `isclose`; runs what is needed.
+    """True if all elements are close, as for `isclose`, as a Python bool; computes them now.
 
     >>> from ferrule import Tensor
     >>> Tensor([1.0]).allclose(Tensor([1.0 + 1e-9]))

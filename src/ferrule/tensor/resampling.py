@@ -471,7 +471,7 @@ def pixel_unshuffle(self: Tensor, downscale_factor: int) -> Tensor:
 
 
 def _check_image(self: Tensor, what: str, factor: int, channels: int, pixels: int) -> None:
-    """Whether the last three axes divide."""
+    """Raise `ShapeError` unless the last three axes divide by the parts."""
     last = self._shape[-3:]
     parts = (channels, pixels, pixels)
     if factor < 1 or len(last) < 3 or any(n % part for n, part in zip(last, parts, strict=True)):
@@ -500,8 +500,9 @@ def channel_shuffle(self: Tensor, groups: int) -> Tensor:
 
 
 def _computed(value: Value, axis: int, first: int) -> Value:
-    """What was resized along the axes from `first` to `axis`, in memory: those who gather elements
-    of it would compute each as often as they take it, and not side by side.
+    """The value, in memory of its own if an axis from `first` on was resized before.
+
+    A gather would else compute an element each time that it takes it, and without vectors.
     """
     return value.contiguous() if axis > first else value
 

@@ -23,7 +23,7 @@ _CUBIC = -0.75  # the slope of the cubic kernel at 1, as PyTorch's
 
 
 def sampling_dtype(dtype: DType) -> DType:
-    """What coordinates and weights are computed in."""
+    """The dtype of coordinates and weights: float64 for float64, else float32."""
     return dtypes.float64 if dtype is dtypes.float64 else dtypes.float32
 
 

@@ -36,7 +36,7 @@ class Monoid:
     """An associative way to combine elements, each of which is one number or several."""
 
     combine: Callable[[Parts, Parts], Parts]
-    """What an element and the one after it make together."""
+    """The combination of an element and the one after it."""
     neutral: Callable[[Value], tuple[Number, ...]]
     """The element that changes nothing, in the dtype of a value."""
     short: Callable[[Monoid, Parts], Parts]
@@ -272,7 +272,7 @@ _CUMMAX = Rule(_reverse_cummax, inputs=(1,))
 
 
 def along(axis: int, x: Value, function: Callable[[Value], Sequence[Value]]) -> list[Value]:
-    """What a function of the last axis gives for another one."""
+    """The results of a function of the last axis, applied to another axis."""
     order = [i for i in range(len(x.shape)) if i != axis] + [axis]
     back = [order.index(i) for i in range(len(order))]
     return [result.permute(back) for result in function(x.permute(order))]

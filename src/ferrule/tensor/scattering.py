@@ -347,7 +347,7 @@ def diagonal_scatter(
 
 
 def _selects_parts(key: Sequence[Any]) -> bool:
-    """Whether an index has integers or slices beside its positions."""
+    """True if an index has integers or slices beside its positions."""
     return not all(is_array(part) or part == slice(None) for part in key)
 
 

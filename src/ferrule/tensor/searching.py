@@ -102,9 +102,9 @@ def bucketize(
 def isin(
     self: Tensor, test_elements: Any, *, assume_unique: bool = False, invert: bool = False
 ) -> Tensor:
-    """Whether each element is among others; `invert`: is not. NaN is among none.
+    """True where an element is among others, or is not if `invert`, as a bool tensor.
 
-    More than 32 others are sorted first, on the host.
+    NaN is among none. More than 32 others are sorted first, on the host.
 
     >>> from ferrule import Tensor
     >>> Tensor([1, 2, 3]).isin([3, 1]).tolist()

@@ -25,14 +25,14 @@ T = TypeVar("T")
 
 
 class SlogDet(NamedTuple, Generic[T]):
-    """What `slogdet` gives."""
+    """The result of `slogdet`: the determinant is sign * exp(logabsdet)."""
 
     sign: T
     logabsdet: T
 
 
 class TriangularSolution(NamedTuple, Generic[T]):
-    """What `triangular_solve` gives."""
+    """The result of `triangular_solve`, with a copy of the matrix."""
 
     solution: T
     cloned_coefficient: T
@@ -222,7 +222,7 @@ def tensorinv(self: Tensor, ind: int = 2) -> Tensor:
 
 
 def takes_vectors(self: Tensor, other: Tensor) -> bool:
-    """Whether right sides are vectors: one, or as many as there are matrices."""
+    """True if right sides are vectors: one, or as many as there are matrices."""
     return other.ndim == 1 or other._shape == self._shape[:-1]
 
 

@@ -298,7 +298,7 @@ def least_squares(a: Value, b: Value, rtol: float) -> Value:
 
 
 def _reverse_lstsq(grad: Value, entry: Entry) -> Gradients:
-    """That of pinv(a) @ b."""
+    """The gradient of pinv(a) @ b."""
     a, b = entry.saved
     inverse = pseudo_inverse(a, a.full(0, ()), a.full(entry.arg, ()))
     to_b = matrix_product(transposed(inverse), grad)

@@ -46,14 +46,14 @@ def _pairs(numbers: Array) -> Array:
 
 
 def _has_kernels(x: Value, size: int) -> bool:
-    """Whether kernels compute a transform of so many points, rather than NumPy."""
+    """True if kernels compute a transform of `size` points, rather than NumPy."""
     return 0 not in x.shape and can_transform(size) and has_kernels(x.node.device)
 
 
 def _by_kernels(x: LazyBuffer, nodes: Nodes, *args: Any) -> LazyBuffer:
-    """What `nodes` makes of a value; as one node until it is planned, where all sizes are known.
+    """The function `nodes` of a value, as one node (a template) if all sizes are known.
 
-    Nodes of a constant are folded as they are made.
+    A constant gets all nodes at once, since they are folded as they are made.
     """
     is_known = all([isinstance(size, int) for size in x.shape])
     if is_known and x.base_const() is None:

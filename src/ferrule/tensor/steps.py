@@ -19,7 +19,7 @@ _ELEMENTWISE: Final = (UnaryOps, BinaryOps, TernaryOps)
 
 
 def applied(function: Function, x: LazyBuffer) -> LazyBuffer:
-    """What an element-wise function makes of a value, outside the tape."""
+    """An element-wise function of a value, off the tape."""
     steps = None if x.base_const() is not None or 0 in x.shape else _steps(function, x.dtype)
     return function(Value(x)).node if steps is None else steps.of(x)
 

@@ -148,7 +148,7 @@ class Pool:
 
     @property
     def is_padded(self) -> bool:
-        """Whether any window reaches over the input's border."""
+        """True if any window reaches over the input's border."""
         return any(map(any, self.pads)) or any(self.extra)
 
     def borders(self, rank: int) -> list[Pair]:
