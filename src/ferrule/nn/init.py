@@ -89,13 +89,25 @@ def constant_(tensor: Tensor, val: float) -> Tensor:
 
 @checks_arguments
 def ones_(tensor: Tensor) -> Tensor:
-    """Ones everywhere."""
+    """Ones everywhere.
+
+    >>> from ferrule import Tensor
+    >>> from ferrule.nn import init
+    >>> init.ones_(Tensor([0.0, 2.0])).tolist()
+    [1.0, 1.0]
+    """
     return constant_(tensor, 1.0)
 
 
 @checks_arguments
 def zeros_(tensor: Tensor) -> Tensor:
-    """Zeros everywhere."""
+    """Zeros everywhere.
+
+    >>> from ferrule import Tensor
+    >>> from ferrule.nn import init
+    >>> init.zeros_(Tensor([1.0, 2.0])).tolist()
+    [0.0, 0.0]
+    """
     return constant_(tensor, 0.0)
 
 
@@ -113,13 +125,25 @@ def eye_(tensor: Tensor) -> Tensor:
 
 @checks_arguments
 def uniform_(tensor: Tensor, a: float = 0.0, b: float = 1.0) -> Tensor:
-    """Uniform random numbers in [a, b)."""
+    """Uniform random numbers in [a, b).
+
+    >>> from ferrule import Tensor
+    >>> from ferrule.nn import init
+    >>> init.uniform_(Tensor.zeros(4), 2.0, 3.0).min().item() >= 2.0
+    True
+    """
     return _written(tensor, lambda x: x.uniform_(a, b))
 
 
 @checks_arguments
 def normal_(tensor: Tensor, mean: float = 0.0, std: float = 1.0) -> Tensor:
-    """Normally distributed random numbers."""
+    """Normally distributed random numbers.
+
+    >>> from ferrule import Tensor
+    >>> from ferrule.nn import init
+    >>> init.normal_(Tensor.zeros(3, 4)).shape
+    (3, 4)
+    """
     return _written(tensor, lambda x: x.normal_(mean, std))
 
 
@@ -160,7 +184,13 @@ def xavier_uniform_(tensor: Tensor, gain: float = 1.0) -> Tensor:
 
 @checks_arguments
 def xavier_normal_(tensor: Tensor, gain: float = 1.0) -> Tensor:
-    """Normal, with a variance of gain**2 * 2 / (fan in + fan out)."""
+    """Normal, with a variance of gain**2 * 2 / (fan in + fan out).
+
+    >>> from ferrule import Tensor
+    >>> from ferrule.nn import init
+    >>> init.xavier_normal_(Tensor.zeros(3, 4)).shape
+    (3, 4)
+    """
     return normal_(tensor, 0.0, gain * sqrt(2 / sum(_fans(tensor, "xavier_normal_"))))
 
 
@@ -172,6 +202,11 @@ def kaiming_uniform_(
 
     The gain is that of `nonlinearity`, whose slope below zero is `a`. He and others, "Delving deep
     into rectifiers" (2015).
+
+    >>> from ferrule import Tensor
+    >>> from ferrule.nn import init
+    >>> init.kaiming_uniform_(Tensor.zeros(3, 4)).shape
+    (3, 4)
     """
     bound = sqrt(3) * _kaiming_std(tensor, a, mode, nonlinearity, "kaiming_uniform_")
     return uniform_(tensor, -bound, bound)
@@ -181,7 +216,13 @@ def kaiming_uniform_(
 def kaiming_normal_(
     tensor: Tensor, a: float = 0.0, mode: str = "fan_in", nonlinearity: str = "leaky_relu"
 ) -> Tensor:
-    """Normal, with the variance of `kaiming_uniform_`."""
+    """Normal, with the variance of `kaiming_uniform_`.
+
+    >>> from ferrule import Tensor
+    >>> from ferrule.nn import init
+    >>> init.kaiming_normal_(Tensor.zeros(3, 4)).shape
+    (3, 4)
+    """
     return normal_(tensor, 0.0, _kaiming_std(tensor, a, mode, nonlinearity, "kaiming_normal_"))
 
 

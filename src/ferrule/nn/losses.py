@@ -44,7 +44,12 @@ def NLLLoss(
     ignore_index: int = -100,
     reduction: str = "mean",
 ) -> Tensor:
-    """The negative log-probability (N, C, ...) of class indices (N, ...)."""
+    """The negative log-probability (N, C, ...) of class indices (N, ...).
+
+    >>> from ferrule import Tensor, nn
+    >>> nn.NLLLoss()(Tensor([[-0.5, -1.0]]), Tensor([1])).item()
+    1.0
+    """
     return scores.nll_loss(target, weight, ignore_index, reduction)
 
 
@@ -52,7 +57,12 @@ def NLLLoss(
 def BCELoss(
     x: Tensor, target: Tensor, /, weight: Tensor | None = None, reduction: str = "mean"
 ) -> Tensor:
-    """Binary cross entropy of probabilities."""
+    """Binary cross entropy of probabilities.
+
+    >>> from ferrule import Tensor, nn
+    >>> round(nn.BCELoss()(Tensor([0.5]), Tensor([1.0])).item(), 4)
+    0.6931
+    """
     return x.binary_cross_entropy(target, weight, reduction)
 
 
@@ -65,7 +75,12 @@ def BCEWithLogitsLoss(
     reduction: str = "mean",
     pos_weight: Tensor | None = None,
 ) -> Tensor:
-    """Binary cross entropy of sigmoid(x), without overflow."""
+    """Binary cross entropy of sigmoid(x), without overflow.
+
+    >>> from ferrule import Tensor, nn
+    >>> round(nn.BCEWithLogitsLoss()(Tensor([0.0]), Tensor([1.0])).item(), 4)
+    0.6931
+    """
     return x.binary_cross_entropy_with_logits(target, weight, reduction, pos_weight)
 
 
@@ -81,7 +96,12 @@ def MSELoss(x: Tensor, target: Tensor, /, reduction: str = "mean") -> Tensor:
 
 @criterion
 def L1Loss(x: Tensor, target: Tensor, /, reduction: str = "mean") -> Tensor:
-    """The size of the difference."""
+    """The size of the difference.
+
+    >>> from ferrule import Tensor, nn
+    >>> nn.L1Loss()(Tensor([1.0, 4.0]), Tensor([2.0, 1.0])).item()
+    2.0
+    """
     return x.l1_loss(target, reduction)
 
 
@@ -89,13 +109,23 @@ def L1Loss(x: Tensor, target: Tensor, /, reduction: str = "mean") -> Tensor:
 def SmoothL1Loss(
     x: Tensor, target: Tensor, /, reduction: str = "mean", beta: float = 1.0
 ) -> Tensor:
-    """The size of the difference, squared below `beta`."""
+    """The size of the difference, squared below `beta`.
+
+    >>> from ferrule import Tensor, nn
+    >>> nn.SmoothL1Loss()(Tensor([0.0]), Tensor([3.0])).item()
+    2.5
+    """
     return x.smooth_l1_loss(target, reduction, beta)
 
 
 @criterion
 def HuberLoss(x: Tensor, target: Tensor, /, reduction: str = "mean", delta: float = 1.0) -> Tensor:
-    """Half the squared difference, continued as a straight line beyond `delta`."""
+    """Half the squared difference, continued as a straight line beyond `delta`.
+
+    >>> from ferrule import Tensor, nn
+    >>> nn.HuberLoss(delta=2.0)(Tensor([0.0]), Tensor([3.0])).item()
+    4.0
+    """
     return x.huber_loss(target, reduction, delta)
 
 
@@ -103,7 +133,12 @@ def HuberLoss(x: Tensor, target: Tensor, /, reduction: str = "mean", delta: floa
 def KLDivLoss(
     x: Tensor, target: Tensor, /, reduction: str = "mean", log_target: bool = False
 ) -> Tensor:
-    """The divergence of log-probabilities from a target."""
+    """The divergence of log-probabilities from a target.
+
+    >>> from ferrule import Tensor, nn
+    >>> nn.KLDivLoss("sum")(Tensor([0.0]), Tensor([1.0])).item()
+    0.0
+    """
     return x.kl_div(target, reduction, log_target)
 
 
@@ -117,13 +152,23 @@ def PoissonNLLLoss(
     eps: float = 1e-8,
     reduction: str = "mean",
 ) -> Tensor:
-    """The negative log-likelihood of counts."""
+    """The negative log-likelihood of counts.
+
+    >>> from ferrule import Tensor, nn
+    >>> nn.PoissonNLLLoss()(Tensor([0.0]), Tensor([2.0])).item()
+    1.0
+    """
     return x.poisson_nll_loss(target, log_input, full, eps, reduction)
 
 
 @criterion
 def SoftMarginLoss(x: Tensor, target: Tensor, /, reduction: str = "mean") -> Tensor:
-    """log(1 + e**(-target * x)) for targets 1 and -1."""
+    """log(1 + e**(-target * x)) for targets 1 and -1.
+
+    >>> from ferrule import Tensor, nn
+    >>> round(nn.SoftMarginLoss()(Tensor([0.0]), Tensor([1.0])).item(), 4)
+    0.6931
+    """
     return x.soft_margin_loss(target, reduction)
 
 
@@ -131,7 +176,12 @@ def SoftMarginLoss(x: Tensor, target: Tensor, /, reduction: str = "mean") -> Ten
 def HingeEmbeddingLoss(
     x: Tensor, target: Tensor, /, margin: float = 1.0, reduction: str = "mean"
 ) -> Tensor:
-    """x for a target of 1, and max(0, margin - x) for a target of -1."""
+    """x for a target of 1, and max(0, margin - x) for a target of -1.
+
+    >>> from ferrule import Tensor, nn
+    >>> nn.HingeEmbeddingLoss()(Tensor([0.25]), Tensor([-1.0])).item()
+    0.75
+    """
     return x.hinge_embedding_loss(target, margin, reduction)
 
 
@@ -148,13 +198,22 @@ def MultiMarginLoss(
     """max(0, margin - x[target] + x[other]) ** p, the sum over other classes divided by C.
 
     `x` are scores (N, C), `target` class indices (N,).
+
+    >>> from ferrule import Tensor, nn
+    >>> nn.MultiMarginLoss()(Tensor([[3.0, 2.5]]), Tensor([0])).item()
+    0.25
     """
     return x.multi_margin_loss(target, p, margin, weight, reduction)
 
 
 @criterion
 def MultiLabelMarginLoss(x: Tensor, target: Tensor, /, reduction: str = "mean") -> Tensor:
-    """`MultiMarginLoss` for several classes, whose indices end with -1."""
+    """`MultiMarginLoss` for several classes, whose indices end with -1.
+
+    >>> from ferrule import Tensor, nn
+    >>> nn.MultiLabelMarginLoss()(Tensor([[1.0, 0.5]]), Tensor([[0, -1]])).item()
+    0.25
+    """
     return x.multilabel_margin_loss(target, reduction)
 
 
@@ -162,13 +221,23 @@ def MultiLabelMarginLoss(x: Tensor, target: Tensor, /, reduction: str = "mean") 
 def MultiLabelSoftMarginLoss(
     x: Tensor, target: Tensor, /, weight: Tensor | None = None, reduction: str = "mean"
 ) -> Tensor:
-    """Binary cross entropy of sigmoid(x), the mean over classes."""
+    """Binary cross entropy of sigmoid(x), the mean over classes.
+
+    >>> from ferrule import Tensor, nn
+    >>> round(nn.MultiLabelSoftMarginLoss()(Tensor([[0.0]]), Tensor([[1.0]])).item(), 4)
+    0.6931
+    """
     return x.multilabel_soft_margin_loss(target, weight, reduction)
 
 
 @criterion
 def CosineSimilarity(x1: Tensor, x2: Tensor, /, dim: int = 1, eps: float = 1e-8) -> Tensor:
-    """The cosine of the angle between vectors along an axis."""
+    """The cosine of the angle between vectors along an axis.
+
+    >>> from ferrule import Tensor, nn
+    >>> nn.CosineSimilarity()(Tensor([[3.0, 4.0]]), Tensor([[4.0, -3.0]])).tolist()
+    [0.0]
+    """
     return x1.cosine_similarity(x2, dim, eps)
 
 
@@ -176,7 +245,12 @@ def CosineSimilarity(x1: Tensor, x2: Tensor, /, dim: int = 1, eps: float = 1e-8)
 def PairwiseDistance(
     x1: Tensor, x2: Tensor, /, p: float = 2.0, eps: float = 1e-6, keepdim: bool = False
 ) -> Tensor:
-    """The norm of the difference along the last axis."""
+    """The norm of the difference along the last axis.
+
+    >>> from ferrule import Tensor, nn
+    >>> round(nn.PairwiseDistance()(Tensor([[3.0, 4.0]]), Tensor([[0.0, 0.0]])).item(), 4)
+    5.0
+    """
     return x1.pairwise_distance(x2, p, eps, keepdim)
 
 
@@ -184,7 +258,12 @@ def PairwiseDistance(
 def CosineEmbeddingLoss(
     x1: Tensor, x2: Tensor, target: Tensor, /, margin: float = 0.0, reduction: str = "mean"
 ) -> Tensor:
-    """1 - cosine for a target of 1, and max(0, cosine - margin) for a target of -1."""
+    """1 - cosine for a target of 1, and max(0, cosine - margin) for a target of -1.
+
+    >>> from ferrule import Tensor, nn
+    >>> nn.CosineEmbeddingLoss()(Tensor([[3.0, 4.0]]), Tensor([[4.0, -3.0]]), Tensor([1])).item()
+    1.0
+    """
     return x1.cosine_embedding_loss(x2, target, margin, reduction)
 
 
@@ -192,7 +271,12 @@ def CosineEmbeddingLoss(
 def MarginRankingLoss(
     x1: Tensor, x2: Tensor, target: Tensor, /, margin: float = 0.0, reduction: str = "mean"
 ) -> Tensor:
-    """max(0, margin - target * (x1 - x2)), for targets 1 (x1 ranks higher) and -1."""
+    """max(0, margin - target * (x1 - x2)), for targets 1 (x1 ranks higher) and -1.
+
+    >>> from ferrule import Tensor, nn
+    >>> nn.MarginRankingLoss()(Tensor([1.0]), Tensor([3.0]), Tensor([1.0])).item()
+    2.0
+    """
     return x1.margin_ranking_loss(x2, target, margin, reduction)
 
 
@@ -208,7 +292,12 @@ def TripletMarginLoss(
     swap: bool = False,
     reduction: str = "mean",
 ) -> Tensor:
-    """max(0, distance to `positive` - distance to `negative` + margin)."""
+    """max(0, distance to `positive` - distance to `negative` + margin).
+
+    >>> from ferrule import Tensor, nn
+    >>> nn.TripletMarginLoss()(Tensor([[0.0]]), Tensor([[2.0]]), Tensor([[2.0]])).item()
+    1.0
+    """
     return anchor.triplet_margin_loss(positive, negative, margin, p, eps, swap, reduction)
 
 
@@ -223,7 +312,12 @@ def TripletMarginWithDistanceLoss(
     swap: bool = False,
     reduction: str = "mean",
 ) -> Tensor:
-    """`TripletMarginLoss` with a distance of one's own; Euclid's unless given."""
+    """`TripletMarginLoss` with a distance of one's own; Euclid's unless given.
+
+    >>> from ferrule import Tensor, nn
+    >>> nn.TripletMarginWithDistanceLoss()(Tensor([[0.0]]), Tensor([[2.0]]), Tensor([[2.0]])).item()
+    1.0
+    """
     given = (distance_function, margin, swap, reduction)
     return anchor.triplet_margin_with_distance_loss(positive, negative, *given)
 
@@ -238,7 +332,12 @@ def GaussianNLLLoss(
     eps: float = 1e-6,
     reduction: str = "mean",
 ) -> Tensor:
-    """The negative log-likelihood of normal numbers of mean x and variance `var`."""
+    """The negative log-likelihood of normal numbers of mean x and variance `var`.
+
+    >>> from ferrule import Tensor, nn
+    >>> nn.GaussianNLLLoss()(Tensor([1.0]), Tensor([3.0]), Tensor([1.0])).item()
+    2.0
+    """
     return x.gaussian_nll_loss(target, var, full, eps, reduction)
 
 

@@ -317,5 +317,10 @@ class RMSNorm(Shown):
 def LocalResponseNorm(
     x: Tensor, /, size: int, alpha: float = 1e-4, beta: float = 0.75, k: float = 1.0
 ) -> Tensor:
-    """Each element over (k + alpha * mean square of `size` neighbouring channels) ** beta."""
+    """Each element over (k + alpha * mean square of `size` neighbouring channels) ** beta.
+
+    >>> from ferrule import Tensor, nn
+    >>> nn.LocalResponseNorm(2)(Tensor.ones(1, 4, 3)).shape
+    (1, 4, 3)
+    """
     return x.local_response_norm(size, alpha, beta, k)

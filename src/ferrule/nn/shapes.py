@@ -40,7 +40,12 @@ def Flatten(x: Tensor, /, start_dim: int = 1, end_dim: int = -1) -> Tensor:
 
 @layer
 def Unflatten(x: Tensor, /, dim: int, unflattened_size: Sequence[int]) -> Tensor:
-    """One axis as several."""
+    """One axis as several.
+
+    >>> from ferrule import Tensor, nn
+    >>> nn.Unflatten(1, (2, 3))(Tensor.zeros(4, 6)).shape
+    (4, 2, 3)
+    """
     return x.unflatten(dim, unflattened_size)
 
 
@@ -69,25 +74,45 @@ def _drop_channels(x: Tensor, p: float, axes: int) -> Tensor:
 
 @layer
 def Dropout1d(x: Tensor, /, p: Chance = 0.5, inplace: bool = False) -> Tensor:
-    """`Dropout` of whole channels of (N, C, L)."""
+    """`Dropout` of whole channels of (N, C, L).
+
+    >>> from ferrule import Tensor, nn
+    >>> nn.Dropout1d().eval()(Tensor.ones(1, 1, 2)).tolist()
+    [[[1.0, 1.0]]]
+    """
     return _drop_channels(x, p, 1)
 
 
 @layer
 def Dropout2d(x: Tensor, /, p: Chance = 0.5, inplace: bool = False) -> Tensor:
-    """`Dropout` of whole channels of (N, C, H, W)."""
+    """`Dropout` of whole channels of (N, C, H, W).
+
+    >>> from ferrule import Tensor, nn
+    >>> nn.Dropout2d().eval()(Tensor.ones(1, 1, 1, 2)).tolist()
+    [[[[1.0, 1.0]]]]
+    """
     return _drop_channels(x, p, 2)
 
 
 @layer
 def Dropout3d(x: Tensor, /, p: Chance = 0.5, inplace: bool = False) -> Tensor:
-    """`Dropout` of whole channels of (N, C, D, H, W)."""
+    """`Dropout` of whole channels of (N, C, D, H, W).
+
+    >>> from ferrule import Tensor, nn
+    >>> nn.Dropout3d().eval()(Tensor.ones(1, 1, 1, 1, 2)).tolist()
+    [[[[[1.0, 1.0]]]]]
+    """
     return _drop_channels(x, p, 3)
 
 
 @layer
 def AlphaDropout(x: Tensor, /, p: Chance = 0.5, inplace: bool = False) -> Tensor:
-    """`Dropout` for `SELU`: keeps mean 0 and variance 1."""
+    """`Dropout` for `SELU`: keeps mean 0 and variance 1.
+
+    >>> from ferrule import Tensor, nn
+    >>> nn.AlphaDropout().eval()(Tensor.ones(2)).tolist()
+    [1.0, 1.0]
+    """
     return x.alpha_dropout(p)
 
 
@@ -105,7 +130,12 @@ def MaxPool1d(
     return_indices: bool = False,
     ceil_mode: bool = False,
 ) -> Any:
-    """The largest element in each window over the last axis; the stride is the kernel's size."""
+    """The largest element in each window over the last axis; the stride is the kernel's size.
+
+    >>> from ferrule import Tensor, nn
+    >>> nn.MaxPool1d(2)(Tensor([[[1.0, 3.0, 2.0, 5.0]]])).tolist()
+    [[[3.0, 5.0]]]
+    """
     return x.max_pool1d(kernel_size, stride, padding, dilation, ceil_mode, return_indices)
 
 
@@ -139,7 +169,12 @@ def MaxPool3d(
     return_indices: bool = False,
     ceil_mode: bool = False,
 ) -> Any:
-    """The largest element in each window over the last three axes."""
+    """The largest element in each window over the last three axes.
+
+    >>> from ferrule import Tensor, nn
+    >>> nn.MaxPool3d(2)(Tensor.zeros(1, 3, 4, 6, 8)).shape
+    (1, 3, 2, 3, 4)
+    """
     return x.max_pool3d(kernel_size, stride, padding, dilation, ceil_mode, return_indices)
 
 
@@ -153,7 +188,12 @@ def AvgPool1d(
     ceil_mode: bool = False,
     count_include_pad: bool = True,
 ) -> Tensor:
-    """The mean of each window over the last axis; the stride is the kernel's size."""
+    """The mean of each window over the last axis; the stride is the kernel's size.
+
+    >>> from ferrule import Tensor, nn
+    >>> nn.AvgPool1d(2)(Tensor([[[1.0, 3.0, 2.0, 5.0]]])).tolist()
+    [[[2.0, 3.5]]]
+    """
     return x.avg_pool1d(kernel_size, stride, padding, ceil_mode, count_include_pad)
 
 
@@ -168,7 +208,12 @@ def AvgPool2d(
     count_include_pad: bool = True,
     divisor_override: int | None = None,
 ) -> Tensor:
-    """The mean of each window over the last two axes."""
+    """The mean of each window over the last two axes.
+
+    >>> from ferrule import Tensor, nn
+    >>> nn.AvgPool2d(2)(Tensor([[[[1.0, 3.0], [2.0, 6.0]]]])).tolist()
+    [[[[3.0]]]]
+    """
     given = (kernel_size, stride, padding)
     return x.avg_pool2d(*given, ceil_mode, count_include_pad, divisor_override)
 
@@ -184,7 +229,12 @@ def AvgPool3d(
     count_include_pad: bool = True,
     divisor_override: int | None = None,
 ) -> Tensor:
-    """The mean of each window over the last three axes."""
+    """The mean of each window over the last three axes.
+
+    >>> from ferrule import Tensor, nn
+    >>> nn.AvgPool3d(2)(Tensor.zeros(1, 3, 4, 6, 8)).shape
+    (1, 3, 2, 3, 4)
+    """
     given = (kernel_size, stride, padding)
     return x.avg_pool3d(*given, ceil_mode, count_include_pad, divisor_override)
 
@@ -198,7 +248,12 @@ def LPPool1d(
     stride: Sizes | None = None,
     ceil_mode: bool = False,
 ) -> Tensor:
-    """The norm of the order `norm_type` of each window over the last axis."""
+    """The norm of the order `norm_type` of each window over the last axis.
+
+    >>> from ferrule import Tensor, nn
+    >>> nn.LPPool1d(1, 2)(Tensor([[[1.0, 3.0, 2.0, 5.0]]])).tolist()
+    [[[4.0, 7.0]]]
+    """
     return x.lp_pool1d(norm_type, kernel_size, stride, ceil_mode)
 
 
@@ -211,7 +266,12 @@ def LPPool2d(
     stride: Sizes | None = None,
     ceil_mode: bool = False,
 ) -> Tensor:
-    """The norm of the order `norm_type` of each window over the last two axes."""
+    """The norm of the order `norm_type` of each window over the last two axes.
+
+    >>> from ferrule import Tensor, nn
+    >>> nn.LPPool2d(1, 2)(Tensor([[[[1.0, 3.0], [2.0, 6.0]]]])).tolist()
+    [[[[12.0]]]]
+    """
     return x.lp_pool2d(norm_type, kernel_size, stride, ceil_mode)
 
 
@@ -224,7 +284,12 @@ def LPPool3d(
     stride: Sizes | None = None,
     ceil_mode: bool = False,
 ) -> Tensor:
-    """The norm of the order `norm_type` of each window over the last three axes."""
+    """The norm of the order `norm_type` of each window over the last three axes.
+
+    >>> from ferrule import Tensor, nn
+    >>> nn.LPPool3d(1, 2)(Tensor.zeros(1, 3, 4, 6, 8)).shape
+    (1, 3, 2, 3, 4)
+    """
     return x.lp_pool3d(norm_type, kernel_size, stride, ceil_mode)
 
 
@@ -237,7 +302,12 @@ def MaxUnpool1d(
     stride: Sizes | None = None,
     padding: Sizes = 0,
 ) -> Tensor:
-    """The inverse of `MaxPool1d`: each maximum at its position, zeros elsewhere."""
+    """The inverse of `MaxPool1d`: each maximum at its position, zeros elsewhere.
+
+    >>> from ferrule import Tensor, nn
+    >>> nn.MaxUnpool1d(2)(Tensor([[[3.0, 5.0]]]), Tensor([[[1, 3]]])).tolist()
+    [[[0.0, 3.0, 0.0, 5.0]]]
+    """
     return x.max_unpool1d(indices, kernel_size, stride, padding)
 
 
@@ -250,7 +320,12 @@ def MaxUnpool2d(
     stride: Sizes | None = None,
     padding: Sizes = 0,
 ) -> Tensor:
-    """The inverse of `MaxPool2d`: each maximum at its position, zeros elsewhere."""
+    """The inverse of `MaxPool2d`: each maximum at its position, zeros elsewhere.
+
+    >>> from ferrule import Tensor, nn
+    >>> nn.MaxUnpool2d(2)(Tensor([[[[6.0]]]]), Tensor([[[[3]]]])).tolist()
+    [[[[0.0, 0.0], [0.0, 6.0]]]]
+    """
     return x.max_unpool2d(indices, kernel_size, stride, padding)
 
 
@@ -263,13 +338,23 @@ def MaxUnpool3d(
     stride: Sizes | None = None,
     padding: Sizes = 0,
 ) -> Tensor:
-    """The inverse of `MaxPool3d`: each maximum at its position, zeros elsewhere."""
+    """The inverse of `MaxPool3d`: each maximum at its position, zeros elsewhere.
+
+    >>> from ferrule import Tensor, nn
+    >>> nn.MaxUnpool3d(2)(Tensor.zeros(1, 1, 1, 1, 1), Tensor.zeros(1, 1, 1, 1, 1).int()).shape
+    (1, 1, 2, 2, 2)
+    """
     return x.max_unpool3d(indices, kernel_size, stride, padding)
 
 
 @layer
 def AdaptiveAvgPool1d(x: Tensor, /, output_size: Wanted) -> Tensor:
-    """Means over as many parts of the last axis as are wanted."""
+    """Means over as many parts of the last axis as are wanted.
+
+    >>> from ferrule import Tensor, nn
+    >>> nn.AdaptiveAvgPool1d(2)(Tensor([[[1.0, 3.0, 2.0, 5.0]]])).tolist()
+    [[[2.0, 3.5]]]
+    """
     return x.adaptive_avg_pool1d(output_size)
 
 
@@ -285,25 +370,45 @@ def AdaptiveAvgPool2d(x: Tensor, /, output_size: Wanted) -> Tensor:
 
 @layer
 def AdaptiveAvgPool3d(x: Tensor, /, output_size: Wanted) -> Tensor:
-    """Means over as many parts of the last three axes as are wanted."""
+    """Means over as many parts of the last three axes as are wanted.
+
+    >>> from ferrule import Tensor, nn
+    >>> nn.AdaptiveAvgPool3d(1)(Tensor.zeros(1, 3, 4, 6, 8)).shape
+    (1, 3, 1, 1, 1)
+    """
     return x.adaptive_avg_pool3d(output_size)
 
 
 @layer
 def AdaptiveMaxPool1d(x: Tensor, /, output_size: Wanted, return_indices: bool = False) -> Any:
-    """The largest elements of as many parts of the last axis as are wanted."""
+    """The largest elements of as many parts of the last axis as are wanted.
+
+    >>> from ferrule import Tensor, nn
+    >>> nn.AdaptiveMaxPool1d(2)(Tensor([[[1.0, 3.0, 2.0, 5.0]]])).tolist()
+    [[[3.0, 5.0]]]
+    """
     return x.adaptive_max_pool1d(output_size, return_indices)
 
 
 @layer
 def AdaptiveMaxPool2d(x: Tensor, /, output_size: Wanted, return_indices: bool = False) -> Any:
-    """The largest elements of as many parts of the last two axes as are wanted."""
+    """The largest elements of as many parts of the last two axes as are wanted.
+
+    >>> from ferrule import Tensor, nn
+    >>> nn.AdaptiveMaxPool2d(1)(Tensor([[[[1.0, 3.0], [2.0, 6.0]]]])).tolist()
+    [[[[6.0]]]]
+    """
     return x.adaptive_max_pool2d(output_size, return_indices)
 
 
 @layer
 def AdaptiveMaxPool3d(x: Tensor, /, output_size: Wanted, return_indices: bool = False) -> Any:
-    """The largest elements of as many parts of the last three axes as are wanted."""
+    """The largest elements of as many parts of the last three axes as are wanted.
+
+    >>> from ferrule import Tensor, nn
+    >>> nn.AdaptiveMaxPool3d(1)(Tensor.zeros(1, 3, 4, 6, 8)).shape
+    (1, 3, 1, 1, 1)
+    """
     return x.adaptive_max_pool3d(output_size, return_indices)
 
 
@@ -335,7 +440,12 @@ def UpsamplingNearest2d(
     size: Wanted | None = None,
     scale_factor: float | Sequence[float] | None = None,
 ) -> Tensor:
-    """`Upsample` with the nearest element."""
+    """`Upsample` with the nearest element.
+
+    >>> from ferrule import Tensor, nn
+    >>> nn.UpsamplingNearest2d(scale_factor=2)(Tensor([[[[1.0, 3.0]]]])).tolist()
+    [[[[1.0, 1.0, 3.0, 3.0], [1.0, 1.0, 3.0, 3.0]]]]
+    """
     return x.interpolate(size, scale_factor)
 
 
@@ -346,25 +456,45 @@ def UpsamplingBilinear2d(
     size: Wanted | None = None,
     scale_factor: float | Sequence[float] | None = None,
 ) -> Tensor:
-    """`Upsample` by linear interpolation from corner to corner."""
+    """`Upsample` by linear interpolation from corner to corner.
+
+    >>> from ferrule import Tensor, nn
+    >>> nn.UpsamplingBilinear2d((1, 3))(Tensor([[[[1.0, 3.0]]]])).tolist()
+    [[[[1.0, 2.0, 3.0]]]]
+    """
     return x.interpolate(size, scale_factor, "bilinear", True)
 
 
 @layer
 def PixelShuffle(x: Tensor, /, upscale_factor: int) -> Tensor:
-    """(N, C * r * r, H, W) as (N, C, H * r, W * r)."""
+    """(N, C * r * r, H, W) as (N, C, H * r, W * r).
+
+    >>> from ferrule import Tensor, nn
+    >>> nn.PixelShuffle(2)(Tensor.zeros(1, 8, 3, 4)).shape
+    (1, 2, 6, 8)
+    """
     return x.pixel_shuffle(upscale_factor)
 
 
 @layer
 def PixelUnshuffle(x: Tensor, /, downscale_factor: int) -> Tensor:
-    """(N, C, H * r, W * r) as (N, C * r * r, H, W)."""
+    """(N, C, H * r, W * r) as (N, C * r * r, H, W).
+
+    >>> from ferrule import Tensor, nn
+    >>> nn.PixelUnshuffle(2)(Tensor.zeros(1, 2, 6, 8)).shape
+    (1, 8, 3, 4)
+    """
     return x.pixel_unshuffle(downscale_factor)
 
 
 @layer
 def ChannelShuffle(x: Tensor, /, groups: int) -> Tensor:
-    """The channels, axis 1, taken from each of `groups` in turn."""
+    """The channels, axis 1, taken from each of `groups` in turn.
+
+    >>> from ferrule import Tensor, nn
+    >>> nn.ChannelShuffle(2)(Tensor([[[1.0], [2.0], [3.0], [4.0]]])).flatten().tolist()
+    [1.0, 3.0, 2.0, 4.0]
+    """
     return x.channel_shuffle(groups)
 
 
@@ -372,7 +502,12 @@ def ChannelShuffle(x: Tensor, /, groups: int) -> Tensor:
 def Unfold(
     x: Tensor, /, kernel_size: Sizes, dilation: Sizes = 1, padding: Sizes = 0, stride: Sizes = 1
 ) -> Tensor:
-    """The windows of (N, C, H, W) as columns: (N, C * kernel elements, windows)."""
+    """The windows of (N, C, H, W) as columns: (N, C * kernel elements, windows).
+
+    >>> from ferrule import Tensor, nn
+    >>> nn.Unfold(2)(Tensor.zeros(1, 3, 4, 5)).shape
+    (1, 12, 12)
+    """
     return x.im2col(kernel_size, dilation, padding, stride)
 
 
@@ -386,7 +521,12 @@ def Fold(
     padding: Sizes = 0,
     stride: Sizes = 1,
 ) -> Tensor:
-    """The adjoint of `Unfold`: columns laid over an image of `output_size`, and added up."""
+    """The adjoint of `Unfold`: columns laid over an image of `output_size`, and added up.
+
+    >>> from ferrule import Tensor, nn
+    >>> nn.Fold((4, 5), 2)(Tensor.zeros(1, 12, 12)).shape
+    (1, 3, 4, 5)
+    """
     return x.fold(output_size, kernel_size, dilation, padding, stride)
 
 
@@ -426,17 +566,32 @@ CircularPad1d, CircularPad2d, CircularPad3d = (
 
 @layer
 def ConstantPad1d(x: Tensor, /, padding: Sizes, value: float) -> Tensor:
-    """`value` around the last axis."""
+    """`value` around the last axis.
+
+    >>> from ferrule import Tensor, nn
+    >>> nn.ConstantPad1d(1, 7.0)(Tensor([[[1.0, 2.0]]])).tolist()
+    [[[7.0, 1.0, 2.0, 7.0]]]
+    """
     return x.pad(_pads(padding, 1), "constant", value)
 
 
 @layer
 def ConstantPad2d(x: Tensor, /, padding: Sizes, value: float) -> Tensor:
-    """`value` around the last two axes."""
+    """`value` around the last two axes.
+
+    >>> from ferrule import Tensor, nn
+    >>> nn.ConstantPad2d(1, 7.0)(Tensor.zeros(1, 1, 2, 3)).shape
+    (1, 1, 4, 5)
+    """
     return x.pad(_pads(padding, 2), "constant", value)
 
 
 @layer
 def ConstantPad3d(x: Tensor, /, padding: Sizes, value: float) -> Tensor:
-    """`value` around the last three axes."""
+    """`value` around the last three axes.
+
+    >>> from ferrule import Tensor, nn
+    >>> nn.ConstantPad3d(1, 7.0)(Tensor.zeros(1, 1, 2, 3, 4)).shape
+    (1, 1, 4, 5, 6)
+    """
     return x.pad(_pads(padding, 3), "constant", value)

@@ -221,6 +221,8 @@ def apply(self: Tensor, function: Callable[[Value], Value]) -> Tensor:
 def add(self: Tensor, other: Operand, alpha: Number = 1) -> Tensor:
     """self + alpha * other.
 
+    Raises `ShapeError` if the shapes do not broadcast.
+
     >>> from ferrule import Tensor
     >>> Tensor([1, 2]).add(10).tolist(), Tensor([1, 2]).add(10, alpha=3).tolist()
     ([11, 12], [31, 32])
@@ -241,6 +243,8 @@ def times(other: Any, alpha: Number) -> Any:
 def sub(self: Tensor, other: Operand, alpha: Number = 1) -> Tensor:
     """self - alpha * other; not defined for two bools.
 
+    Raises `ShapeError` if the shapes do not broadcast.
+
     >>> from ferrule import Tensor
     >>> Tensor([1, 2]).sub(10).tolist(), Tensor([1, 2]).sub(10, alpha=3).tolist()
     ([-9, -8], [-29, -28])
@@ -254,6 +258,8 @@ def sub(self: Tensor, other: Operand, alpha: Number = 1) -> Tensor:
 def mul(self: Tensor, other: Operand) -> Tensor:
     """self * other.
 
+    Raises `ShapeError` if the shapes do not broadcast.
+
     >>> from ferrule import Tensor
     >>> Tensor([1, 2]).mul(1.5).tolist()
     [1.5, 3.0]
@@ -265,7 +271,8 @@ def mul(self: Tensor, other: Operand) -> Tensor:
 def div(self: Tensor, other: Operand, rounding_mode: str | None = None) -> Tensor:
     """self / other, as floats; with `rounding_mode` "trunc" or "floor" a whole number.
 
-    "floor" is `//`, "trunc" rounds towards zero. Integers stay integers then.
+    "floor" is `//`, "trunc" rounds towards zero. Integers stay integers then. Raises `ShapeError`
+    if the shapes do not broadcast.
 
     >>> from ferrule import Tensor
     >>> Tensor([1, 2]).div(2).tolist(), Tensor([-7, 7]).div(2, rounding_mode="trunc").tolist()
@@ -296,6 +303,8 @@ def divisible(self: Tensor, other: Operand, what: str) -> tuple[Value, Value]:
 def floordiv(self: Tensor, other: Operand) -> Tensor:
     """self // other: the quotient rounded down, as Python's. Integers by 0 give 0.
 
+    Raises `ShapeError` if the shapes do not broadcast.
+
     >>> from ferrule import Tensor
     >>> Tensor([7, -7]).floordiv(2).tolist()
     [3, -4]
@@ -309,7 +318,7 @@ def floordiv(self: Tensor, other: Operand) -> Tensor:
 def mod(self: Tensor, other: Operand) -> Tensor:
     """self % other: the remainder with the sign of the divisor, as Python's.
 
-    Integers by 0 give 0, floats NaN.
+    Integers by 0 give 0, floats NaN. Raises `ShapeError` if the shapes do not broadcast.
 
     >>> from ferrule import Tensor
     >>> Tensor([7, -7]).mod(3).tolist()

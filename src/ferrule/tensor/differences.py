@@ -35,7 +35,8 @@ def diff(
 ) -> Tensor:
     """Each element of an axis less the one before, n times over; of bools, whether they differ.
 
-    `prepend` and `append` are joined to the axis first.
+    `prepend` and `append` are joined to the axis first. Raises `ShapeError` for an axis that is out
+    of range.
 
     >>> from ferrule import Tensor
     >>> Tensor([1, 4, 9]).diff().tolist(), Tensor([1, 4, 9]).diff(2).tolist()
@@ -66,6 +67,8 @@ def diff(
 def trapezoid(self: Tensor, x: Any = None, dx: Number = 1, axis: int = -1) -> Tensor:
     """The integral along an axis by trapezoids, of points at x or dx apart. Ints give float32.
 
+    Raises `ShapeError` for an axis that is out of range.
+
     >>> from ferrule import Tensor
     >>> Tensor([1.0, 2.0, 4.0]).trapezoid().item()
     4.5
@@ -76,6 +79,8 @@ def trapezoid(self: Tensor, x: Any = None, dx: Number = 1, axis: int = -1) -> Te
 @method
 def cumulative_trapezoid(self: Tensor, x: Any = None, dx: Number = 1, axis: int = -1) -> Tensor:
     """The integral up to each point but the first, as `trapezoid`.
+
+    Raises `ShapeError` for an axis that is out of range.
 
     >>> from ferrule import Tensor
     >>> Tensor([1.0, 2.0, 4.0]).cumulative_trapezoid().tolist()

@@ -84,6 +84,8 @@ def differs(self: Tensor, other: object) -> Tensor:
 def eq(self: Tensor, other: Operand) -> Tensor:
     """self == other, which is false for NaN.
 
+    Raises `ShapeError` if the shapes do not broadcast.
+
     >>> from ferrule import Tensor
     >>> Tensor([1, 2]).eq(2).tolist()
     [False, True]
@@ -94,6 +96,8 @@ def eq(self: Tensor, other: Operand) -> Tensor:
 @method
 def ne(self: Tensor, other: Operand) -> Tensor:
     """self != other, which is true for NaN.
+
+    Raises `ShapeError` if the shapes do not broadcast.
 
     >>> from ferrule import Tensor
     >>> Tensor([1, 2]).ne(2).tolist()
@@ -106,6 +110,8 @@ def ne(self: Tensor, other: Operand) -> Tensor:
 def lt(self: Tensor, other: Operand) -> Tensor:
     """self < other.
 
+    Raises `ShapeError` if the shapes do not broadcast.
+
     >>> from ferrule import Tensor
     >>> Tensor([1, 2]).lt(2).tolist()
     [True, False]
@@ -116,6 +122,8 @@ def lt(self: Tensor, other: Operand) -> Tensor:
 @method
 def le(self: Tensor, other: Operand) -> Tensor:
     """self <= other.
+
+    Raises `ShapeError` if the shapes do not broadcast.
 
     >>> from ferrule import Tensor
     >>> Tensor([1, 2, 3]).le(2).tolist()
@@ -128,6 +136,8 @@ def le(self: Tensor, other: Operand) -> Tensor:
 def gt(self: Tensor, other: Operand) -> Tensor:
     """self > other.
 
+    Raises `ShapeError` if the shapes do not broadcast.
+
     >>> from ferrule import Tensor
     >>> Tensor([1, 2, 3]).gt(2).tolist()
     [False, False, True]
@@ -138,6 +148,8 @@ def gt(self: Tensor, other: Operand) -> Tensor:
 @method
 def ge(self: Tensor, other: Operand) -> Tensor:
     """self >= other.
+
+    Raises `ShapeError` if the shapes do not broadcast.
 
     >>> from ferrule import Tensor
     >>> Tensor([1, 2]).ge(2).tolist()
@@ -151,6 +163,8 @@ def ge(self: Tensor, other: Operand) -> Tensor:
 def maximum(self: Tensor, other: Operand) -> Tensor:
     """The larger of two elements; NaN if either is. Of equal ones each gets half the gradient.
 
+    Raises `ShapeError` if the shapes do not broadcast.
+
     >>> from ferrule import Tensor
     >>> Tensor([1, 5]).maximum(3).tolist()
     [3, 5]
@@ -161,6 +175,8 @@ def maximum(self: Tensor, other: Operand) -> Tensor:
 @method
 def minimum(self: Tensor, other: Operand) -> Tensor:
     """The smaller of two elements; NaN if either is. Of equal ones each gets half the gradient.
+
+    Raises `ShapeError` if the shapes do not broadcast.
 
     >>> from ferrule import Tensor
     >>> Tensor([1, 5]).minimum(3).tolist()
@@ -261,6 +277,8 @@ def rrshift(self: Tensor, other: Operand) -> Tensor:
 def bitwise_and(self: Tensor, other: Operand) -> Tensor:
     """self & other, of integers or bools.
 
+    Raises `ShapeError` if the shapes do not broadcast, `DTypeError` for floats.
+
     >>> from ferrule import Tensor
     >>> Tensor([6, 7]).bitwise_and(3).tolist()
     [2, 3]
@@ -272,6 +290,8 @@ def bitwise_and(self: Tensor, other: Operand) -> Tensor:
 def bitwise_or(self: Tensor, other: Operand) -> Tensor:
     """self | other, of integers or bools.
 
+    Raises `ShapeError` if the shapes do not broadcast, `DTypeError` for floats.
+
     >>> from ferrule import Tensor
     >>> Tensor([4, 7]).bitwise_or(3).tolist()
     [7, 7]
@@ -282,6 +302,8 @@ def bitwise_or(self: Tensor, other: Operand) -> Tensor:
 @method
 def bitwise_xor(self: Tensor, other: Operand) -> Tensor:
     """self ^ other, of integers or bools.
+
+    Raises `ShapeError` if the shapes do not broadcast, `DTypeError` for floats.
 
     >>> from ferrule import Tensor
     >>> Tensor([4, 7]).bitwise_xor(3).tolist()
@@ -308,6 +330,8 @@ def bitwise_not(self: Tensor) -> Tensor:
 def bitwise_left_shift(self: Tensor, other: Operand) -> Tensor:
     """self << other, of integers. Bits beyond the width are lost, whatever the count.
 
+    Raises `ShapeError` if the shapes do not broadcast, `DTypeError` for floats.
+
     >>> from ferrule import Tensor
     >>> Tensor([1, 2]).bitwise_left_shift(Tensor([3, 40])).tolist()
     [8, 0]
@@ -318,6 +342,8 @@ def bitwise_left_shift(self: Tensor, other: Operand) -> Tensor:
 @method
 def bitwise_right_shift(self: Tensor, other: Operand) -> Tensor:
     """self >> other, of integers. The sign stays, whatever the count.
+
+    Raises `ShapeError` if the shapes do not broadcast, `DTypeError` for floats.
 
     >>> from ferrule import Tensor
     >>> Tensor([16, -2]).bitwise_right_shift(Tensor([3, 40])).tolist()

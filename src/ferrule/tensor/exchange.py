@@ -244,8 +244,9 @@ def dlpack_device(self: Tensor) -> tuple[int, int]:
 def stride(self: Tensor, dim: int | None = None) -> Any:
     """How many elements of memory lie between neighbours: for each axis, or for one.
 
-    The memory is that which the tensor shares with its views; a result that is not computed
-    yet will be in row-major memory. It is 0 for an axis of one element, and for repeated ones.
+    The memory is that which the tensor shares with its views; a result that is not computed yet
+    will be in row-major memory. It is 0 for an axis of one element, and for repeated ones. Raises
+    `ShapeError` for an axis that is out of range.
 
     >>> from ferrule import Tensor
     >>> x = Tensor([[1, 2, 3], [4, 5, 6]])

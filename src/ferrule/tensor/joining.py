@@ -119,6 +119,8 @@ def _edge(self: Tensor, axis: int, count: int, mode: str, first: bool) -> Tensor
 def cat(self: Tensor | Sequence[Tensor], *others: Any, dim: int = 0) -> Tensor:
     """This tensor and others one after the other along an axis.
 
+    Raises `ShapeError` for an axis that is out of range.
+
     >>> from ferrule import Tensor
     >>> Tensor([1, 2]).cat(Tensor([3])).tolist()
     [1, 2, 3]
@@ -144,6 +146,8 @@ def cat(self: Tensor | Sequence[Tensor], *others: Any, dim: int = 0) -> Tensor:
 @method
 def stack(self: Tensor | Sequence[Tensor], *others: Any, dim: int = 0) -> Tensor:
     """This tensor and others of its shape along a new axis.
+
+    Raises `ShapeError` for an axis that is out of range.
 
     >>> from ferrule import Tensor
     >>> Tensor([1, 2]).stack(Tensor([3, 4])).tolist()
@@ -195,6 +199,8 @@ def split(self: Tensor, sizes: int | Sequence[int], dim: int = 0) -> tuple[Tenso
 def chunk(self: Tensor, chunks: int, dim: int = 0) -> tuple[Tensor, ...]:
     """At most `chunks` parts of an axis, of equal size but for the last. Views.
 
+    Raises `ShapeError` for an axis that is out of range.
+
     >>> from ferrule import Tensor
     >>> [part.tolist() for part in Tensor([1, 2, 3, 4, 5]).chunk(2)]
     [[1, 2, 3], [4, 5]]
@@ -209,6 +215,8 @@ def chunk(self: Tensor, chunks: int, dim: int = 0) -> tuple[Tensor, ...]:
 @method
 def unbind(self: Tensor, dim: int = 0) -> tuple[Tensor, ...]:
     """The elements of an axis one by one, without it. Views.
+
+    Raises `ShapeError` for an axis that is out of range.
 
     >>> from ferrule import Tensor
     >>> [part.tolist() for part in Tensor([[1, 2], [3, 4]]).unbind()]
@@ -241,7 +249,8 @@ def repeat_interleave(
     """Each element several times, one after the other; without an axis, of the flat tensor.
 
     `repeats` is one number, or one for each element: a list or a tensor, which is computed now.
-    `output_size`, the sum of `repeats`, is checked.
+    `output_size`, the sum of `repeats`, is checked. Raises `ShapeError` for an axis that is out of
+    range.
 
     >>> from ferrule import Tensor
     >>> Tensor([1, 2]).repeat_interleave(2).tolist()
@@ -294,6 +303,8 @@ def roll(
 ) -> Tensor:
     """The elements moved along an axis; those that leave at one end come back at the other.
 
+    Raises `ShapeError` for an axis that is out of range.
+
     >>> from ferrule import Tensor
     >>> Tensor([1, 2, 3, 4]).roll(1).tolist()
     [4, 1, 2, 3]
@@ -322,7 +333,8 @@ def roll(
 def unfold(self: Tensor, dim: int, size: int, step: int) -> Tensor:
     """Windows of `size` elements of an axis, `step` apart, as a new last axis.
 
-    A copy, where PyTorch has a view: what is written to it does not reach this tensor.
+    A copy, where PyTorch has a view: what is written to it does not reach this tensor. Raises
+    `ShapeError` for an axis that is out of range.
 
     >>> from ferrule import Tensor
     >>> Tensor([1, 2, 3, 4]).unfold(0, 2, 1).tolist()

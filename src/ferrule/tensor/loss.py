@@ -118,6 +118,8 @@ def sparse_categorical_crossentropy(
 ) -> Tensor:
     """`cross_entropy` for class indices, with the classes on the last axis.
 
+    Raises `ShapeError` if the targets do not fit the scores, `ValueError` for another `reduction`.
+
     >>> from ferrule import Tensor
     >>> Tensor([[100.0, 0.0]]).sparse_categorical_crossentropy(Tensor([1])).item()
     100.0
@@ -138,7 +140,8 @@ def nll_loss(
 ) -> Tensor:
     """The negative of the log-probability, with classes on axis 1, of each class index.
 
-    `weight` is one factor for each class; a mean is over the weights.
+    `weight` is one factor for each class; a mean is over the weights. Raises `ShapeError` if the
+    targets do not fit the scores, `ValueError` for another `reduction`.
 
     >>> from ferrule import Tensor
     >>> Tensor([[-1.0, -2.0]]).nll_loss(Tensor([1])).item()
@@ -238,7 +241,8 @@ def binary_cross_entropy(
 ) -> Tensor:
     """-(target * log(self) + (1 - target) * log(1 - self)) for probabilities, times a weight.
 
-    Logarithms are at least -100, and gradients at most 1e12, as PyTorch's.
+    Logarithms are at least -100, and gradients at most 1e12, as PyTorch's. Raises `ShapeError` if
+    the shapes do not broadcast, `ValueError` for another `reduction`.
 
     >>> from ferrule import Tensor
     >>> Tensor([0.5]).binary_cross_entropy(Tensor([1.0])).item() == Tensor([2.0]).log().item()
@@ -254,6 +258,8 @@ def binary_cross_entropy(
 @method
 def binary_crossentropy(self: Tensor, target: Operand, reduction: str = "mean") -> Tensor:
     """The same as `binary_cross_entropy`.
+
+    Raises `ShapeError` if the shapes do not broadcast, `ValueError` for another `reduction`.
 
     >>> from ferrule import Tensor
     >>> Tensor([0.5]).binary_crossentropy(Tensor([1.0])).item() == Tensor([2.0]).log().item()
@@ -272,7 +278,8 @@ def binary_cross_entropy_with_logits(
 ) -> Tensor:
     """`binary_cross_entropy` of sigmoid(self), without overflow.
 
-    `pos_weight` multiplies the part of the loss that a target of 1 has.
+    `pos_weight` multiplies the part of the loss that a target of 1 has. Raises `ShapeError` if the
+    shapes do not broadcast, `ValueError` for another `reduction`.
 
     >>> from ferrule import Tensor
     >>> Tensor([-1000.0]).binary_cross_entropy_with_logits(Tensor([1.0])).item()
@@ -295,6 +302,8 @@ def binary_crossentropy_logits(
 ) -> Tensor:
     """The same as `binary_cross_entropy_with_logits`.
 
+    Raises `ShapeError` if the shapes do not broadcast, `ValueError` for another `reduction`.
+
     >>> from ferrule import Tensor
     >>> Tensor([-1000.0]).binary_crossentropy_logits(Tensor([1.0])).item()
     1000.0
@@ -308,8 +317,9 @@ def kl_div(
 ) -> Tensor:
     """target * (log(target) - self): the Kullback-Leibler divergence of log-probabilities.
 
-    With `log_target` the target is a logarithm too. "batchmean" divides the sum by the size of
-    axis 0, which is what the divergence is defined as.
+    With `log_target` the target is a logarithm too. "batchmean" divides the sum by the size of axis
+    0, which is what the divergence is defined as. Raises `ShapeError` if the shapes do not
+    broadcast, `ValueError` for another `reduction`.
 
     >>> from ferrule import Tensor
     >>> Tensor([[0.0, -1.0]]).kl_div(Tensor([[1.0, 0.0]]), "batchmean").item()
@@ -333,8 +343,9 @@ def poisson_nll_loss(
 ) -> Tensor:
     """exp(self) - target * self: the negative log-likelihood of counts, self being their log.
 
-    Without `log_input` self is the mean itself, and `eps` keeps its logarithm finite. `full`
-    adds Stirling's approximation of log(target!) for targets above 1.
+    Without `log_input` self is the mean itself, and `eps` keeps its logarithm finite. `full` adds
+    Stirling's approximation of log(target!) for targets above 1. Raises `ShapeError` if the shapes
+    do not broadcast, `ValueError` for another `reduction`.
 
     >>> from ferrule import Tensor
     >>> Tensor([0.0]).poisson_nll_loss(Tensor([3.0])).item()
@@ -362,8 +373,9 @@ def gaussian_nll_loss(
 ) -> Tensor:
     """(log(var) + (self - target)**2 / var) / 2: normally distributed targets around self.
 
-    `var` is a number, has this tensor's shape, or lacks the last axis, or has 1 there. It
-    counts as `eps` at least, which its gradient does not see. `full` adds log(2 pi) / 2.
+    `var` is a number, has this tensor's shape, or lacks the last axis, or has 1 there. It counts as
+    `eps` at least, which its gradient does not see. `full` adds log(2 pi) / 2. Raises `ValueError`
+    for another `reduction`.
 
     >>> from ferrule import Tensor
     >>> Tensor([1.0]).gaussian_nll_loss(Tensor([3.0]), Tensor([1.0])).item()
@@ -389,6 +401,8 @@ def mse_loss(
 ) -> Tensor:
     """The squared difference; a mean with a weight is over the weights.
 
+    Raises `ShapeError` if the shapes do not broadcast, `ValueError` for another `reduction`.
+
     >>> from ferrule import Tensor
     >>> Tensor([1.0, 2.0]).mse_loss(Tensor([3.0, 2.0])).item()
     2.0
@@ -402,6 +416,8 @@ def l1_loss(
 ) -> Tensor:
     """The size of the difference; a mean with a weight is over the weights.
 
+    Raises `ShapeError` if the shapes do not broadcast, `ValueError` for another `reduction`.
+
     >>> from ferrule import Tensor
     >>> Tensor([1.0, 2.0]).l1_loss(Tensor([4.0, 2.0])).item()
     1.5
@@ -414,6 +430,8 @@ def smooth_l1_loss(
     self: Tensor, target: Operand, reduction: str = "mean", beta: float = 1.0
 ) -> Tensor:
     """The size of the difference less beta / 2; below beta its square over 2 beta.
+
+    Raises `ShapeError` if the shapes do not broadcast, `ValueError` for another `reduction`.
 
     >>> from ferrule import Tensor
     >>> Tensor([1.0, 2.0]).smooth_l1_loss(Tensor([4.0, 1.5]), "none").tolist()
@@ -438,6 +456,8 @@ def huber_loss(
     weight: Tensor | None = None,
 ) -> Tensor:
     """delta * (size of the difference - delta / 2); up to delta half its square.
+
+    Raises `ShapeError` if the shapes do not broadcast, `ValueError` for another `reduction`.
 
     >>> from ferrule import Tensor
     >>> Tensor([1.0, 2.0]).huber_loss(Tensor([4.0, 1.5]), "none", delta=2.0).tolist()

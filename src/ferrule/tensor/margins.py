@@ -25,6 +25,8 @@ from ferrule.tensor.reductions import largest
 def cosine_similarity(self: Tensor, other: Tensor, dim: int = 1, eps: float = 1e-8) -> Tensor:
     """The cosine of the angle between vectors along an axis, whose lengths are at least `eps`.
 
+    Raises `ShapeError` if the shapes do not broadcast.
+
     >>> from ferrule import Tensor
     >>> Tensor([[3.0, 4.0]]).cosine_similarity(Tensor([[3.0, 4.0]])).item()
     1.0
@@ -40,6 +42,8 @@ def pairwise_distance(
     self: Tensor, other: Tensor, p: float = 2.0, eps: float = 1e-6, keepdim: bool = False
 ) -> Tensor:
     """The p-norm of self - other + eps along the last axis.
+
+    Raises `ShapeError` if the shapes do not broadcast.
 
     >>> from ferrule import Tensor
     >>> Tensor([[3.0, 4.0]]).pairwise_distance(Tensor([[0.0, 0.0]]), eps=0).tolist()
@@ -73,7 +77,7 @@ def cosine_embedding_loss(
 ) -> Tensor:
     """1 - cosine where the target is 1, and what the cosine is above `margin` where it is -1.
 
-    The vectors are along the last axis.
+    The vectors are along the last axis. Raises `ValueError` for another `reduction`.
 
     >>> from ferrule import Tensor
     >>> x = Tensor([[1.0, 0.0]])
@@ -103,7 +107,8 @@ def triplet_margin_loss(
 ) -> Tensor:
     """How much the distance to `positive` plus `margin` exceeds that to `negative`, or 0.
 
-    With `swap` the distance between these two counts, if it is smaller than the latter.
+    With `swap` the distance between these two counts, if it is smaller than the latter. Raises
+    `ValueError` for another `reduction`.
 
     >>> from ferrule import Tensor
     >>> x = Tensor([[0.0, 0.0]])
@@ -129,6 +134,8 @@ def triplet_margin_with_distance_loss(
     reduction: str = "mean",
 ) -> Tensor:
     """`triplet_margin_loss` with any distance of two tensors; `pairwise_distance` unless given.
+
+    Raises `ValueError` for another `reduction`.
 
     >>> from ferrule import Tensor
     >>> x = Tensor([[0.0, 0.0]])
@@ -164,6 +171,8 @@ def margin_ranking_loss(
 ) -> Tensor:
     """max(0, margin - target * (self - other)): 1 wants self to be larger, -1 smaller.
 
+    Raises `ShapeError` if the shapes do not broadcast, `ValueError` for another `reduction`.
+
     >>> from ferrule import Tensor
     >>> Tensor([1.0]).margin_ranking_loss(Tensor([3.0]), Tensor([1.0])).item()
     2.0
@@ -181,6 +190,8 @@ def hinge_embedding_loss(
 ) -> Tensor:
     """self where the target is 1, and max(0, margin - self) where it is -1.
 
+    Raises `ShapeError` if the shapes do not broadcast, `ValueError` for another `reduction`.
+
     >>> from ferrule import Tensor
     >>> Tensor([0.5, 0.25]).hinge_embedding_loss(Tensor([1, -1]), reduction="none").tolist()
     [0.5, 0.75]
@@ -194,6 +205,8 @@ def hinge_embedding_loss(
 @method
 def soft_margin_loss(self: Tensor, target: Operand, reduction: str = "mean") -> Tensor:
     """log(1 + exp(-target * self)), for targets 1 and -1.
+
+    Raises `ShapeError` if the shapes do not broadcast, `ValueError` for another `reduction`.
 
     >>> from ferrule import Tensor
     >>> Tensor([-200.0]).soft_margin_loss(Tensor([1.0])).item()
@@ -217,7 +230,8 @@ def multi_margin_loss(
 ) -> Tensor:
     """The mean over classes of max(0, margin - score of the right one + score)**p.
 
-    Scores are (batch, classes), or without the batch; `weight` is one factor for each class.
+    Scores are (batch, classes), or without the batch; `weight` is one factor for each class. Raises
+    `ShapeError` if the targets do not fit the scores, `ValueError` for another `reduction`.
 
     >>> from ferrule import Tensor
     >>> Tensor([[3.0, 2.5, 0.0, 0.0]]).multi_margin_loss(Tensor([0])).item()
@@ -241,8 +255,9 @@ def multi_margin_loss(
 def multilabel_margin_loss(self: Tensor, target: Tensor, reduction: str = "mean") -> Tensor:
     """The sum of max(0, 1 - right + wrong) for all right and wrong classes, over their number.
 
-    Scores are (batch, classes), or without the batch, and targets of that shape hold class
-    indices up to the first -1.
+    Scores are (batch, classes), or without the batch, and targets of that shape hold class indices
+    up to the first -1. Raises `ShapeError` if the targets do not fit the scores, `ValueError` for
+    another `reduction`.
 
     >>> from ferrule import Tensor
     >>> x = Tensor([[0.5, 0.25, 1.0, 0.0]])
@@ -273,6 +288,8 @@ def multilabel_soft_margin_loss(
     self: Tensor, target: Tensor, weight: Tensor | None = None, reduction: str = "mean"
 ) -> Tensor:
     """The mean over classes, the last axis, of `binary_cross_entropy_with_logits`.
+
+    Raises `ShapeError` if the shapes do not broadcast, `ValueError` for another `reduction`.
 
     >>> from ferrule import Tensor
     >>> Tensor([[-100.0, -200.0]]).multilabel_soft_margin_loss(Tensor([[1, 0]])).item()

@@ -24,7 +24,8 @@ def var(
 ) -> Tensor:
     """The variance along some axes: squared distances from the mean, over n - correction.
 
-    `correction` is 1 unless given. Ints give float32.
+    `correction` is 1 unless given. Ints give float32. Raises `ShapeError` for an axis that is out
+    of range.
 
     >>> from ferrule import Tensor
     >>> Tensor([1.0, 2.0, 3.0]).var().item()
@@ -43,6 +44,8 @@ def std(
 ) -> Tensor:
     """The standard deviation: the square root of `var`. Where it is 0, so is its gradient.
 
+    Raises `ShapeError` for an axis that is out of range.
+
     >>> from ferrule import Tensor
     >>> Tensor([1.0, 2.0, 3.0]).std().item()
     1.0
@@ -60,6 +63,8 @@ def var_mean(
 ) -> tuple[Tensor, Tensor]:
     """The variance and the mean.
 
+    Raises `ShapeError` for an axis that is out of range.
+
     >>> from ferrule import Tensor
     >>> [part.item() for part in Tensor([1.0, 2.0, 3.0]).var_mean()]
     [1.0, 2.0]
@@ -76,6 +81,8 @@ def std_mean(
     unbiased: bool | None = None,
 ) -> tuple[Tensor, Tensor]:
     """The standard deviation and the mean.
+
+    Raises `ShapeError` for an axis that is out of range.
 
     >>> from ferrule import Tensor
     >>> [part.item() for part in Tensor([1.0, 2.0, 3.0]).std_mean()]

@@ -203,6 +203,8 @@ def unflatten(self: Tensor, dim: int, sizes: Sequence[sint]) -> Tensor:
 def squeeze(self: Tensor, dim: int | Sequence[int] | None = None) -> Tensor:
     """Without the axes of size 1: all of them, or those given that have it. A view.
 
+    Raises `ShapeError` for an axis that is out of range.
+
     >>> from ferrule import Tensor
     >>> Tensor([[[1, 2]]]).squeeze().shape, Tensor([[[1, 2]]]).squeeze(0).shape
     ((2,), (1, 2))
@@ -217,6 +219,8 @@ def squeeze(self: Tensor, dim: int | Sequence[int] | None = None) -> Tensor:
 @method
 def unsqueeze(self: Tensor, dim: int) -> Tensor:
     """A new axis of size 1 at `dim`. A view.
+
+    Raises `ShapeError` for an axis that is out of range.
 
     >>> from ferrule import Tensor
     >>> Tensor([1, 2]).unsqueeze(0).shape, Tensor([1, 2]).unsqueeze(-1).shape
@@ -334,6 +338,8 @@ def movedim(self: Tensor, source: int | Sequence[int], destination: int | Sequen
 def flip(self: Tensor, *axes: Any, dims: int | Sequence[int] = ()) -> Tensor:
     """Some axes reversed, given one by one, or as a sequence, or by keyword. A view.
 
+    Raises `ShapeError` for an axis that is out of range.
+
     >>> from ferrule import Tensor
     >>> Tensor([1, 2, 3]).flip(0).tolist()
     [3, 2, 1]
@@ -382,7 +388,8 @@ def shrink(self: Tensor, arg: Sequence[tuple[sint, sint] | None]) -> Tensor:
 def narrow(self: Tensor, dim: int, start: Any, length: int) -> Tensor:
     """`length` elements of one axis from `start` on. A view.
 
-    A negative start counts from the end; a tensor of one integer is computed now.
+    A negative start counts from the end; a tensor of one integer is computed now. Raises
+    `ShapeError` for an axis that is out of range.
 
     >>> from ferrule import Tensor
     >>> Tensor([1, 2, 3, 4]).narrow(0, 1, 2).tolist()

@@ -185,6 +185,8 @@ def bilinear(self: Tensor, other: Tensor, weight: Tensor, bias: Tensor | None = 
 def softmin(self: Tensor, axis: int = -1, dtype: DTypeLike | None = None) -> Tensor:
     """The softmax of -self.
 
+    Raises `ShapeError` for an axis that is out of range.
+
     >>> from ferrule import Tensor
     >>> Tensor([0.0, 0.0]).softmin().tolist()
     [0.5, 0.5]

@@ -22,6 +22,8 @@ from ferrule.tensor.keywords import method
 def layernorm(self: Tensor, axis: int | Sequence[int] = -1, eps: float = 1e-5) -> Tensor:
     """Mean 0 and variance 1 along some axes.
 
+    Raises `ShapeError` for an axis that is out of range.
+
     >>> from ferrule import Tensor
     >>> Tensor([1.0, 3.0]).layernorm(eps=0).tolist()
     [-1.0, 1.0]
@@ -62,9 +64,10 @@ def rms_norm(
 ) -> Tensor:
     """Divided by the root of the mean square along some axes, and multiplied by a weight.
 
-    The axes are given as `axis`, the last one unless it is; or as PyTorch has it, by the sizes
-    of the last axes, and then `eps` is that of the type unless given (else 1e-6). A number or
-    a tuple in the first place is taken for axes if these exist and there is no weight.
+    The axes are given as `axis`, the last one unless it is; or as PyTorch has it, by the sizes of
+    the last axes, and then `eps` is that of the type unless given (else 1e-6). A number or a tuple
+    in the first place is taken for axes if these exist and there is no weight. Raises `ShapeError`
+    for an axis that is out of range.
 
     >>> from ferrule import Tensor
     >>> Tensor([3.0, -3.0]).rms_norm(eps=0).tolist()
@@ -358,6 +361,8 @@ def normalize(
     self: Tensor, p: float = 2.0, dim: int | Sequence[int] = 1, eps: float = 1e-12
 ) -> Tensor:
     """Divided by the p-norm along an axis, or by `eps` if that is larger.
+
+    Raises `ShapeError` for an axis that is out of range.
 
     >>> from ferrule import Tensor
     >>> Tensor([[3.0, 4.0]]).normalize().mul(5).tolist()

@@ -104,9 +104,10 @@ def norm(
 ) -> Tensor:
     """The p-norm along some axes, or of everything; p may be infinite, 0, or "fro" for 2.
 
-    All elements along the axes count as one vector, as in PyTorch's `norm`. Where the norm is
-    0, its gradient is. "nuc", of matrices in two axes, is the sum of their singular values,
-    which are computed on the host; `matrix_norm` has the other norms of matrices.
+    All elements along the axes count as one vector, as in PyTorch's `norm`. Where the norm is 0,
+    its gradient is. "nuc", of matrices in two axes, is the sum of their singular values, which are
+    computed on the host; `matrix_norm` has the other norms of matrices. Raises `ShapeError` for an
+    axis that is out of range.
 
     >>> from ferrule import Tensor
     >>> Tensor([3.0, 4.0]).norm().item(), Tensor([3.0, -4.0]).norm(float("inf")).item()
@@ -141,6 +142,8 @@ def vector_norm(
 ) -> Tensor:
     """The same as `norm`, under the name of PyTorch's `linalg` and the array API.
 
+    Raises `ShapeError` for an axis that is out of range.
+
     >>> from ferrule import Tensor
     >>> Tensor([[3.0, 4.0], [6.0, 8.0]]).vector_norm(2, axis=1).tolist()
     [5.0, 10.0]
@@ -160,6 +163,8 @@ def _vector_norm(
 @method
 def dist(self: Tensor, other: Operand, p: float = 2.0) -> Tensor:
     """The p-norm of the difference from another tensor.
+
+    Raises `ShapeError` if the shapes do not broadcast.
 
     >>> from ferrule import Tensor
     >>> Tensor([1.0, 2.0]).dist(Tensor([4.0, 6.0])).item()

@@ -45,6 +45,8 @@ def positive(self: Tensor) -> Tensor:
 def true_divide(self: Tensor, other: Operand) -> Tensor:
     """self / other, as floats.
 
+    Raises `ShapeError` if the shapes do not broadcast.
+
     >>> from ferrule import Tensor
     >>> Tensor([1, 2]).true_divide(2).tolist()
     [0.5, 1.0]
@@ -73,6 +75,8 @@ def frexp(self: Tensor) -> Parts[Tensor]:
 def floor_divide(self: Tensor, other: Operand) -> Tensor:
     """self // other: the quotient rounded down. Integers by 0 give 0.
 
+    Raises `ShapeError` if the shapes do not broadcast.
+
     >>> from ferrule import Tensor
     >>> Tensor([7, -7]).floor_divide(2).tolist()
     [3, -4]
@@ -84,6 +88,8 @@ def floor_divide(self: Tensor, other: Operand) -> Tensor:
 def remainder(self: Tensor, other: Operand) -> Tensor:
     """self % other: the remainder with the sign of the divisor. Integers by 0 give 0.
 
+    Raises `ShapeError` if the shapes do not broadcast.
+
     >>> from ferrule import Tensor
     >>> Tensor([7, -7]).remainder(3).tolist()
     [1, 2]
@@ -94,6 +100,8 @@ def remainder(self: Tensor, other: Operand) -> Tensor:
 @method
 def fmod(self: Tensor, other: Operand) -> Tensor:
     """The remainder with the sign of this tensor, as C's. Integers by 0 give 0, floats NaN.
+
+    Raises `ShapeError` if the shapes do not broadcast.
 
     >>> from ferrule import Tensor
     >>> Tensor([7, -7]).fmod(3).tolist()
@@ -111,6 +119,8 @@ def fmod(self: Tensor, other: Operand) -> Tensor:
 @method
 def rsub(self: Tensor, other: Operand, alpha: Number = 1) -> Tensor:
     """other - alpha * self.
+
+    Raises `ShapeError` if the shapes do not broadcast.
 
     >>> from ferrule import Tensor
     >>> Tensor([1, 2]).rsub(10).tolist()
@@ -168,6 +178,8 @@ def angle(self: Tensor) -> Tensor:
 @method
 def copysign(self: Tensor, other: Operand) -> Tensor:
     """The size of each element, with the sign of `other`'s. The gradient at 0 is 0.
+
+    Raises `ShapeError` if the shapes do not broadcast.
 
     >>> from ferrule import Tensor
     >>> Tensor([1.0, -2.0]).copysign(-0.0).tolist()
@@ -270,6 +282,8 @@ def nan_to_num(
 def fmax(self: Tensor, other: Operand) -> Tensor:
     """The larger of two elements; of a number and NaN the number.
 
+    Raises `ShapeError` if the shapes do not broadcast.
+
     >>> from ferrule import Tensor
     >>> Tensor([1.0, float("nan")]).fmax(0.5).tolist()
     [1.0, 0.5]
@@ -282,6 +296,8 @@ def fmax(self: Tensor, other: Operand) -> Tensor:
 @method
 def fmin(self: Tensor, other: Operand) -> Tensor:
     """The smaller of two elements; of a number and NaN the number.
+
+    Raises `ShapeError` if the shapes do not broadcast.
 
     >>> from ferrule import Tensor
     >>> Tensor([1.0, float("nan")]).fmin(0.5).tolist()

@@ -114,9 +114,9 @@ def i1e(self: Tensor) -> Tensor:
 def zeta(self: Tensor, other: Operand) -> Tensor:
     """Hurwitz' zeta function, the sum of (other + k)**-self over k = 0, 1, 2, ...
 
-    Infinite where this tensor is 1 or `other` is 0, -1, -2, ...; NaN below 1, and where `other`
-    is any other negative number. The gradient is by `other`. Error: 6 ulp in float64, 0.51 in
-    float32.
+    Infinite where this tensor is 1 or `other` is 0, -1, -2, ...; NaN below 1, and where `other` is
+    any other negative number. The gradient is by `other`. Error: 6 ulp in float64, 0.51 in float32.
+    Raises `ShapeError` if the shapes do not broadcast.
 
     >>> from ferrule import Tensor
     >>> round(Tensor([2.0]).zeta(1).item(), 6) == round(math.pi**2 / 6, 6)

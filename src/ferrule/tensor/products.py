@@ -231,6 +231,8 @@ def vdot(self: Tensor, other: Tensor) -> Tensor:
 def vecdot(self: Tensor, other: Tensor, dim: int = -1) -> Tensor:
     """The sum of products along one axis; the others broadcast.
 
+    Raises `ShapeError` if the shapes do not broadcast.
+
     >>> from ferrule import Tensor
     >>> Tensor([[1, 2], [3, 4]]).vecdot(Tensor([1, 1])).tolist()
     [3, 7]

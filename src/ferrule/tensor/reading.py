@@ -36,6 +36,8 @@ def dim(self: Tensor) -> int:
 def size(self: Tensor, dim: int | None = None) -> Any:
     """The shape, or the size of one axis: PyTorch's method. NumPy's `x.size` is `x.numel()`.
 
+    Raises `ShapeError` for an axis that is out of range.
+
     >>> from ferrule import Tensor
     >>> Tensor([[1, 2, 3]]).size(), Tensor([[1, 2, 3]]).size(1)
     ((1, 3), 3)

@@ -134,8 +134,8 @@ def sum(
 ) -> Tensor:
     """The sum along some axes, or of everything. Bools and integers give int64, as PyTorch's.
 
-    Sums of uint64 are uint64. With `dtype` the elements are cast before they are added. A sum
-    that does not fit wraps around.
+    Sums of uint64 are uint64. With `dtype` the elements are cast before they are added. A sum that
+    does not fit wraps around. Raises `ShapeError` for an axis that is out of range.
 
     >>> from ferrule import Tensor
     >>> Tensor([[1, 2], [3, 4]]).sum(0).tolist(), Tensor([True, True]).sum().item()
@@ -153,6 +153,8 @@ def prod(
 ) -> Tensor:
     """The product along some axes, or of everything. Types as those of `sum`.
 
+    Raises `ShapeError` for an axis that is out of range.
+
     >>> from ferrule import Tensor
     >>> Tensor([[1, 2], [3, 4]]).prod().item()
     24
@@ -169,6 +171,8 @@ def mean(
     self: Tensor, axis: Axes = None, keepdim: bool = False, dtype: DTypeLike | None = None
 ) -> Tensor:
     """The mean along some axes, or of everything; NaN of no elements. Ints give float32.
+
+    Raises `ShapeError` for an axis that is out of range.
 
     >>> from ferrule import Tensor
     >>> Tensor([[1, 2], [3, 4]]).mean(1).tolist()
@@ -195,6 +199,8 @@ def nansum(
 ) -> Tensor:
     """The sum of what is not NaN; 0 where nothing is.
 
+    Raises `ShapeError` for an axis that is out of range.
+
     >>> from ferrule import Tensor
     >>> Tensor([1.0, float("nan"), 2.0]).nansum().item()
     3.0
@@ -211,6 +217,8 @@ def nanmean(
     self: Tensor, axis: Axes = None, keepdim: bool = False, dtype: DTypeLike | None = None
 ) -> Tensor:
     """The mean of what is not NaN; NaN where nothing is.
+
+    Raises `ShapeError` for an axis that is out of range.
 
     >>> from ferrule import Tensor
     >>> Tensor([1.0, float("nan"), 2.0]).nanmean().item()
@@ -229,7 +237,8 @@ def nanmean(
 def count_nonzero(self: Tensor, axis: Axes = None, keepdim: bool = False) -> Tensor:
     """How many elements are other than 0 along some axes, or of all; NaN is.
 
-    The dtype is int32, or int64 for 2**31 elements and more.
+    The dtype is int32, or int64 for 2**31 elements and more. Raises `ShapeError` for an axis that
+    is out of range.
 
     >>> from ferrule import Tensor
     >>> Tensor([[0, 1], [2, 3]]).count_nonzero(0).tolist()
@@ -288,6 +297,8 @@ def max(self: Tensor, axis: Axes | Tensor = None, keepdim: bool = False) -> Tens
 def min(self: Tensor, axis: Axes | Tensor = None, keepdim: bool = False) -> Tensor:
     """The smallest element along some axes, or of all, as `max`.
 
+    Raises `ShapeError` for an axis that is out of range.
+
     >>> from ferrule import Tensor
     >>> Tensor([[1, 5], [7, 2]]).min(1).tolist()
     [1, 2]
@@ -321,6 +332,8 @@ def _extreme_alone(self: Tensor, axis: Axes, keepdim: bool, what: str) -> Tensor
 def amax(self: Tensor, axis: Axes = None, keepdim: bool = False) -> Tensor:
     """The same as `max`, under PyTorch's name for values alone.
 
+    Raises `ShapeError` for an axis that is out of range.
+
     >>> from ferrule import Tensor
     >>> Tensor([[1, 5], [7, 2]]).amax(0).tolist()
     [7, 5]
@@ -331,6 +344,8 @@ def amax(self: Tensor, axis: Axes = None, keepdim: bool = False) -> Tensor:
 @method
 def amin(self: Tensor, axis: Axes = None, keepdim: bool = False) -> Tensor:
     """The same as `min`, under PyTorch's name for values alone.
+
+    Raises `ShapeError` for an axis that is out of range.
 
     >>> from ferrule import Tensor
     >>> Tensor([[1, 5], [7, 2]]).amin(0).tolist()
@@ -343,6 +358,8 @@ def amin(self: Tensor, axis: Axes = None, keepdim: bool = False) -> Tensor:
 def aminmax(self: Tensor, *, axis: Axes = None, keepdim: bool = False) -> MinMax[Tensor]:
     """The smallest and the largest element along some axes, or of all.
 
+    Raises `ShapeError` for an axis that is out of range.
+
     >>> from ferrule import Tensor
     >>> Tensor([3, 1, 2]).aminmax().max.item()
     3
@@ -354,8 +371,8 @@ def aminmax(self: Tensor, *, axis: Axes = None, keepdim: bool = False) -> MinMax
 def argmax(self: Tensor, axis: int | None = None, keepdim: bool = False) -> Tensor:
     """The position of the largest element: the first of several, the first NaN if any.
 
-    Without an axis, the position in the flat tensor. The dtype is int32, or int64 for
-    an axis of 2**31 elements and more.
+    Without an axis, the position in the flat tensor. The dtype is int32, or int64 for an axis of
+    2**31 elements and more. Raises `ShapeError` for an axis that is out of range.
 
     >>> from ferrule import Tensor
     >>> Tensor([[1, 5], [7, 2]]).argmax(1).tolist(), Tensor([[1, 5], [7, 2]]).argmax().item()
@@ -367,6 +384,8 @@ def argmax(self: Tensor, axis: int | None = None, keepdim: bool = False) -> Tens
 @method
 def argmin(self: Tensor, axis: int | None = None, keepdim: bool = False) -> Tensor:
     """The position of the smallest element, as `argmax`.
+
+    Raises `ShapeError` for an axis that is out of range.
 
     >>> from ferrule import Tensor
     >>> Tensor([[1, 5], [7, 2]]).argmin(1).tolist()
@@ -445,6 +464,8 @@ def allclose(
 ) -> bool:
     """True if all elements are close, as for `isclose`, as a Python bool; computes them now.
 
+    Raises `ShapeError` if the shapes do not broadcast.
+
     >>> from ferrule import Tensor
     >>> Tensor([1.0]).allclose(Tensor([1.0 + 1e-9]))
     True
@@ -459,6 +480,8 @@ def allclose(
 def softmax(self: Tensor, axis: int = -1, dtype: DTypeLike | None = None) -> Tensor:
     """e**x over its sum along an axis.
 
+    Raises `ShapeError` for an axis that is out of range.
+
     >>> from ferrule import Tensor
     >>> Tensor([0.0, 0.0]).softmax().tolist()
     [0.5, 0.5]
@@ -470,6 +493,8 @@ def softmax(self: Tensor, axis: int = -1, dtype: DTypeLike | None = None) -> Ten
 @method
 def log_softmax(self: Tensor, axis: int = -1, dtype: DTypeLike | None = None) -> Tensor:
     """The logarithm of the softmax along an axis.
+
+    Raises `ShapeError` for an axis that is out of range.
 
     >>> from ferrule import Tensor
     >>> Tensor([5.0]).log_softmax().tolist()
@@ -487,8 +512,8 @@ def _softmax_axes(self: Tensor, axis: int, what: str) -> tuple[int, ...]:
 def logsumexp(self: Tensor, axis: Axes = None, keepdim: bool = False) -> Tensor:
     """The logarithm of the sum of e**x along some axes, or of everything; -inf of nothing.
 
-    The error is at most 6 units of 2**-24 (2**-53 for float64), of 1 or of the result if that
-    is larger.
+    The error is at most 6 units of 2**-24 (2**-53 for float64), of 1 or of the result if that is
+    larger. Raises `ShapeError` for an axis that is out of range.
 
     >>> from ferrule import Tensor
     >>> Tensor([7.0]).logsumexp().item()

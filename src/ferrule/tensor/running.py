@@ -30,6 +30,8 @@ def _scanned(
 def cumsum(self: Tensor, axis: int = 0, dtype: DTypeLike | None = None) -> Tensor:
     """The sum of all elements up to and with each one, along an axis. Types as those of `sum`.
 
+    Raises `ShapeError` for an axis that is out of range.
+
     >>> from ferrule import Tensor
     >>> Tensor([1, 2, 3]).cumsum().tolist()
     [1, 3, 6]
@@ -45,6 +47,8 @@ def cumsum(self: Tensor, axis: int = 0, dtype: DTypeLike | None = None) -> Tenso
 def cumprod(self: Tensor, axis: int = 0, dtype: DTypeLike | None = None) -> Tensor:
     """The product of all elements up to and with each one. Types as those of `sum`.
 
+    Raises `ShapeError` for an axis that is out of range.
+
     >>> from ferrule import Tensor
     >>> Tensor([1, 2, 3]).cumprod().tolist()
     [1, 2, 6]
@@ -58,7 +62,8 @@ def cumprod(self: Tensor, axis: int = 0, dtype: DTypeLike | None = None) -> Tens
 def cummax(self: Tensor, axis: int = 0) -> ValuesIndices[Tensor]:
     """The largest element up to and with each one, along an axis, and where it is (int32).
 
-    NaN is the largest. Of equal elements the position is the last one's.
+    NaN is the largest. Of equal elements the position is the last one's. Raises `ShapeError` for an
+    axis that is out of range.
 
     >>> from ferrule import Tensor
     >>> values, indices = Tensor([1, 3, 2, 3]).cummax()
@@ -72,6 +77,8 @@ def cummax(self: Tensor, axis: int = 0) -> ValuesIndices[Tensor]:
 def cummin(self: Tensor, axis: int = 0) -> ValuesIndices[Tensor]:
     """The smallest element up to and with each one, along an axis, as `cummax`; NaN if any is.
 
+    Raises `ShapeError` for an axis that is out of range.
+
     >>> from ferrule import Tensor
     >>> Tensor([3, 1, 2]).cummin().values.tolist()
     [3, 1, 1]
@@ -83,8 +90,8 @@ def cummin(self: Tensor, axis: int = 0) -> ValuesIndices[Tensor]:
 def logcumsumexp(self: Tensor, axis: int = 0) -> Tensor:
     """The logarithm of the sum of e**x up to and with each element, along an axis.
 
-    The error is at most 6 units of 2**-24 (2**-53 for float64), of 1 or of the result if that
-    is larger.
+    The error is at most 6 units of 2**-24 (2**-53 for float64), of 1 or of the result if that is
+    larger. Raises `ShapeError` for an axis that is out of range.
 
     >>> from ferrule import Tensor
     >>> Tensor([0.0, 0.0]).logcumsumexp().exp().tolist()

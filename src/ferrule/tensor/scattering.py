@@ -321,6 +321,8 @@ def slice_scatter(
 ) -> Tensor:
     """This tensor with a slice of an axis replaced.
 
+    Raises `ShapeError` for an axis that is out of range.
+
     >>> from ferrule import Tensor
     >>> Tensor([1, 2, 3, 4]).slice_scatter(Tensor([8, 9]), 0, 1, 4, 2).tolist()
     [1, 8, 3, 9]

@@ -232,8 +232,9 @@ def unique(
 ) -> Any:
     """The different elements in order, or the different parts along an axis; computed now.
 
-    On request also where in them each element is, and how often each occurs: a tensor, or a
-    tuple. Each NaN differs from all. Computed on the host.
+    On request also where in them each element is, and how often each occurs: a tensor, or a tuple.
+    Each NaN differs from all. Computed on the host. Raises `ShapeError` for an axis that is out of
+    range.
 
     >>> from ferrule import Tensor
     >>> values, counts = Tensor([3, 1, 3]).unique(return_counts=True)
@@ -266,6 +267,8 @@ def unique_consecutive(
     self: Tensor, return_inverse: bool = False, return_counts: bool = False, axis: int | None = None
 ) -> Any:
     """The elements without those equal to the one before, as `unique`; computed now.
+
+    Raises `ShapeError` for an axis that is out of range.
 
     >>> from ferrule import Tensor
     >>> Tensor([1, 1, 2, 1]).unique_consecutive().tolist()

@@ -41,6 +41,8 @@ def take(self: Tensor, index: Any, dim: int | None = None) -> Tensor:
 def take_along_axis(self: Tensor, indices: Tensor, axis: int | None = -1) -> Tensor:
     """NumPy's name of `take_along_dim`.
 
+    Raises `ShapeError` for an axis that is out of range.
+
     >>> from ferrule import Tensor
     >>> Tensor([[1, 2], [3, 4]]).take_along_axis(Tensor([[1], [0]]), 1).tolist()
     [[2], [3]]

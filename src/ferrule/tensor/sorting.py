@@ -58,6 +58,8 @@ def sort(
 ) -> ValuesIndices[Tensor]:
     """The elements in their order along an axis, and where each was. Always stable.
 
+    Raises `ShapeError` for an axis that is out of range.
+
     >>> from ferrule import Tensor
     >>> values, indices = Tensor([3, 1, 2]).sort()
     >>> values.tolist(), indices.tolist()
@@ -70,6 +72,8 @@ def sort(
 @method
 def argsort(self: Tensor, axis: int = -1, descending: bool = False, stable: bool = True) -> Tensor:
     """Where each element of the sorted tensor is, along an axis. Always stable.
+
+    Raises `ShapeError` for an axis that is out of range.
 
     >>> from ferrule import Tensor
     >>> Tensor([3, 1, 2]).argsort(descending=True).tolist()
@@ -95,7 +99,8 @@ def topk(
 ) -> ValuesIndices[Tensor]:
     """The k largest, or smallest, elements along an axis, the first first; and where they are.
 
-    They are sorted in any case; of equal elements the first count.
+    They are sorted in any case; of equal elements the first count. Raises `ShapeError` for an axis
+    that is out of range.
 
     >>> from ferrule import Tensor
     >>> values, indices = Tensor([3, 1, 2]).topk(2)
@@ -115,6 +120,8 @@ def topk(
 def kthvalue(self: Tensor, k: int, axis: int = -1, keepdim: bool = False) -> ValuesIndices[Tensor]:
     """The k-th smallest element along an axis, counted from 1, and where it is.
 
+    Raises `ShapeError` for an axis that is out of range.
+
     >>> from ferrule import Tensor
     >>> Tensor([3.0, 1.0, 2.0]).kthvalue(2).values.item()
     2.0
@@ -130,7 +137,8 @@ def kthvalue(self: Tensor, k: int, axis: int = -1, keepdim: bool = False) -> Val
 def median(self: Tensor, axis: int | None = None, keepdim: bool = False) -> Any:
     """The middle element, the lower of two; NaN if there is one.
 
-    Without an axis, of all elements, a tensor; along one, as `kthvalue`, with positions.
+    Without an axis, of all elements, a tensor; along one, as `kthvalue`, with positions. Raises
+    `ShapeError` for an axis that is out of range.
 
     >>> from ferrule import Tensor
     >>> x = Tensor([[3.0, 1.0, 2.0], [4.0, 6.0, 5.0]])
@@ -143,6 +151,8 @@ def median(self: Tensor, axis: int | None = None, keepdim: bool = False) -> Any:
 @method
 def nanmedian(self: Tensor, axis: int | None = None, keepdim: bool = False) -> Any:
     """The middle of the elements that are not NaN, as `median`; NaN where all are.
+
+    Raises `ShapeError` for an axis that is out of range.
 
     >>> from ferrule import Tensor
     >>> Tensor([3.0, float("nan"), 2.0, 1.0]).nanmedian().item()
@@ -162,6 +172,8 @@ def _median(self: Tensor, axis: int | None, keepdim: bool, ignore_nan: bool, wha
 def mode(self: Tensor, axis: int = -1, keepdim: bool = False) -> ValuesIndices[Tensor]:
     """The most frequent element along an axis, the smallest of several, and its last position.
 
+    Raises `ShapeError` for an axis that is out of range.
+
     >>> from ferrule import Tensor
     >>> Tensor([2, 1, 2, 1, 3]).mode().values.item()
     1
@@ -175,9 +187,9 @@ def quantile(
 ) -> Tensor:
     """The value below which a fraction q of the elements is, along some axes or of all.
 
-    Several q (a list or a vector) make a new first axis. Between two elements `interpolation`
-    says which: "linear", "lower", "higher", "midpoint" or "nearest". NaN where there is one,
-    and for a q in a tensor that is not from 0 to 1.
+    Several q (a list or a vector) make a new first axis. Between two elements `interpolation` says
+    which: "linear", "lower", "higher", "midpoint" or "nearest". NaN where there is one, and for a q
+    in a tensor that is not from 0 to 1. Raises `ShapeError` for an axis that is out of range.
 
     >>> from ferrule import Tensor
     >>> Tensor([0.0, 1.0, 2.0, 4.0]).quantile([0.5, 0.75]).tolist()
@@ -191,6 +203,8 @@ def nanquantile(
     self: Tensor, q: Any, axis: Axes = None, keepdim: bool = False, interpolation: str = "linear"
 ) -> Tensor:
     """The quantile of what is not NaN, as `quantile`; NaN where nothing is.
+
+    Raises `ShapeError` for an axis that is out of range.
 
     >>> from ferrule import Tensor
     >>> Tensor([0.0, 1.0, float("nan")]).nanquantile(0.5).item()

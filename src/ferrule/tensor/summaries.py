@@ -15,6 +15,8 @@ from ferrule.tensor.reductions import Axes
 def ptp(self: Tensor, axis: Axes = None, keepdim: bool = False) -> Tensor:
     """How far the largest element is from the smallest, along some axes or of all.
 
+    Raises `ShapeError` for an axis that is out of range.
+
     >>> from ferrule import Tensor
     >>> Tensor([[1, 5], [7, 2]]).ptp(1).tolist()
     [4, 5]
@@ -27,6 +29,8 @@ def percentile(
     self: Tensor, q: Any, axis: Axes = None, keepdim: bool = False, interpolation: str = "linear"
 ) -> Tensor:
     """`quantile` of q / 100.
+
+    Raises `ShapeError` for an axis that is out of range.
 
     >>> from ferrule import Tensor
     >>> Tensor([0.0, 1.0, 2.0, 4.0]).percentile([50, 75]).tolist()
@@ -73,6 +77,8 @@ def average(
 def nanmax(self: Tensor, axis: Axes = None, keepdim: bool = False) -> Tensor:
     """The largest element that is not NaN; NaN where all are.
 
+    Raises `ShapeError` for an axis that is out of range.
+
     >>> from ferrule import Tensor
     >>> Tensor([1.0, float("nan"), 2.0]).nanmax().item()
     2.0
@@ -88,6 +94,8 @@ def nanmax(self: Tensor, axis: Axes = None, keepdim: bool = False) -> Tensor:
 def nanmin(self: Tensor, axis: Axes = None, keepdim: bool = False) -> Tensor:
     """The smallest element that is not NaN; NaN where all are.
 
+    Raises `ShapeError` for an axis that is out of range.
+
     >>> from ferrule import Tensor
     >>> Tensor([1.0, float("nan"), 2.0]).nanmin().item()
     1.0
@@ -101,6 +109,8 @@ def nanmin(self: Tensor, axis: Axes = None, keepdim: bool = False) -> Tensor:
 def nanprod(self: Tensor, axis: Axes = None, keepdim: bool = False) -> Tensor:
     """The product of what is not NaN.
 
+    Raises `ShapeError` for an axis that is out of range.
+
     >>> from ferrule import Tensor
     >>> Tensor([2.0, float("nan"), 3.0]).nanprod().item()
     6.0
@@ -113,6 +123,8 @@ def nanvar(
     self: Tensor, axis: Axes = None, keepdim: bool = False, correction: float | None = None
 ) -> Tensor:
     """The variance of what is not NaN; `correction` is 1 unless given, as in `var`.
+
+    Raises `ShapeError` for an axis that is out of range.
 
     >>> from ferrule import Tensor
     >>> Tensor([1.0, float("nan"), 3.0]).nanvar().item()
@@ -130,6 +142,8 @@ def nanstd(
     self: Tensor, axis: Axes = None, keepdim: bool = False, correction: float | None = None
 ) -> Tensor:
     """The root of `nanvar`.
+
+    Raises `ShapeError` for an axis that is out of range.
 
     >>> from ferrule import Tensor
     >>> Tensor([0.0, float("nan"), 2.0]).nanstd(correction=0).item()

@@ -54,6 +54,17 @@ class OneCycleLR(_Cycle):
     the schedule before the step is captured. Smith and Topin, "Super-Convergence" (2017).
 
     Raises `OptimizerError` for a step after the last.
+
+    >>> from ferrule import Tensor
+    >>> from ferrule.nn.optim import SGD
+    >>> optimizer = SGD([Tensor([1.0])], lr=1.0)
+    >>> schedule = OneCycleLR(optimizer, max_lr=1.0, total_steps=4, cycle_momentum=False)
+    >>> rates = []
+    >>> for _ in range(3):
+    ...     rates.append(round(optimizer.lr.item(), 2))
+    ...     schedule.step()
+    >>> rates
+    [0.04, 0.81, 0.28]
     """
 
     def __init__(

@@ -48,7 +48,19 @@ class StepLR(Factor):
 
 @final
 class MultiStepLR(Factor):
-    """Times `gamma` at each of the `milestones`."""
+    """Times `gamma` at each of the `milestones`.
+
+    >>> from ferrule import Tensor
+    >>> from ferrule.nn.optim import SGD
+    >>> optimizer = SGD([Tensor([1.0])], lr=1.0)
+    >>> schedule = MultiStepLR(optimizer, milestones=[1, 3], gamma=0.5)
+    >>> rates = []
+    >>> for _ in range(4):
+    ...     rates.append(round(optimizer.lr.item(), 2))
+    ...     schedule.step()
+    >>> rates
+    [1.0, 0.5, 0.5, 0.25]
+    """
 
     def __init__(
         self,
@@ -71,7 +83,19 @@ class MultiStepLR(Factor):
 
 @final
 class ExponentialLR(Factor):
-    """Times `gamma` at every step."""
+    """Times `gamma` at every step.
+
+    >>> from ferrule import Tensor
+    >>> from ferrule.nn.optim import SGD
+    >>> optimizer = SGD([Tensor([1.0])], lr=1.0)
+    >>> schedule = ExponentialLR(optimizer, gamma=0.5)
+    >>> rates = []
+    >>> for _ in range(4):
+    ...     rates.append(round(optimizer.lr.item(), 2))
+    ...     schedule.step()
+    >>> rates
+    [1.0, 0.5, 0.25, 0.12]
+    """
 
     def __init__(self, optimizer: Optimizer, gamma: float, last_epoch: int = -1) -> None:
         require_number(self, gamma=gamma)
@@ -84,7 +108,19 @@ class ExponentialLR(Factor):
 
 @final
 class ConstantLR(Factor):
-    """Times `factor` for `total_iters` steps, and then no more."""
+    """Times `factor` for `total_iters` steps, and then no more.
+
+    >>> from ferrule import Tensor
+    >>> from ferrule.nn.optim import SGD
+    >>> optimizer = SGD([Tensor([1.0])], lr=1.0)
+    >>> schedule = ConstantLR(optimizer, factor=0.5, total_iters=2)
+    >>> rates = []
+    >>> for _ in range(4):
+    ...     rates.append(round(optimizer.lr.item(), 2))
+    ...     schedule.step()
+    >>> rates
+    [0.5, 0.5, 1.0, 1.0]
+    """
 
     def __init__(
         self,
@@ -142,7 +178,19 @@ class LinearLR(Factor):
 
 @final
 class PolynomialLR(Factor):
-    """(1 - t / total_iters) ** power, down to 0."""
+    """(1 - t / total_iters) ** power, down to 0.
+
+    >>> from ferrule import Tensor
+    >>> from ferrule.nn.optim import SGD
+    >>> optimizer = SGD([Tensor([1.0])], lr=1.0)
+    >>> schedule = PolynomialLR(optimizer, total_iters=2)
+    >>> rates = []
+    >>> for _ in range(4):
+    ...     rates.append(round(optimizer.lr.item(), 2))
+    ...     schedule.step()
+    >>> rates
+    [1.0, 0.5, 0.0, 0.0]
+    """
 
     def __init__(
         self,
@@ -167,6 +215,17 @@ class CosineAnnealingLR(LRScheduler):
     """Half a cosine from the rate down to `eta_min` in `T_max` steps, and back up in as many.
 
     Loshchilov and Hutter, "SGDR: Stochastic Gradient Descent with Warm Restarts" (2016).
+
+    >>> from ferrule import Tensor
+    >>> from ferrule.nn.optim import SGD
+    >>> optimizer = SGD([Tensor([1.0])], lr=1.0)
+    >>> schedule = CosineAnnealingLR(optimizer, T_max=2)
+    >>> rates = []
+    >>> for _ in range(4):
+    ...     rates.append(round(optimizer.lr.item(), 2))
+    ...     schedule.step()
+    >>> rates
+    [1.0, 0.5, 0.0, 0.5]
     """
 
     def __init__(
@@ -184,7 +243,19 @@ class CosineAnnealingLR(LRScheduler):
 
 @final
 class CosineAnnealingWarmRestarts(LRScheduler):
-    """Half cosines down to `eta_min`, of `T_0` steps, each `T_mult` times as long as the last."""
+    """Half cosines down to `eta_min`, of `T_0` steps, each `T_mult` times as long as the last.
+
+    >>> from ferrule import Tensor
+    >>> from ferrule.nn.optim import SGD
+    >>> optimizer = SGD([Tensor([1.0])], lr=1.0)
+    >>> schedule = CosineAnnealingWarmRestarts(optimizer, T_0=2)
+    >>> rates = []
+    >>> for _ in range(4):
+    ...     rates.append(round(optimizer.lr.item(), 2))
+    ...     schedule.step()
+    >>> rates
+    [1.0, 0.5, 1.0, 0.5]
+    """
 
     relative = False
 
