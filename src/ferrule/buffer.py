@@ -81,7 +81,7 @@ def host_memory() -> int:
 
 
 _HOST_MEMORY = host_memory()
-_SPARE = 64 << 20  # bytes that may be kept however few are in use; not measured
+_MIN_KEPT_BYTES = 64 << 20  # bytes that may be kept however few are in use; not measured
 
 
 def readable_bytes(size: int) -> str:
@@ -113,7 +113,7 @@ class LRUAllocator(Allocator):
         """Held while memory comes from the system or goes back; lists of blocks need no lock."""
         self._held = 0
         self._most_used = 0
-        self._next_look = _SPARE
+        self._next_look = _MIN_KEPT_BYTES
         """The bytes held at which `_trim` next compares them with the bytes in use."""
         self._clock = count()
         # For each size the kept blocks with the time of their return, the oldest first.
@@ -193,10 +193,10 @@ class LRUAllocator(Allocator):
         whenever an eighth more is held.
         """
         self._most_used = max(self._most_used, self.used + size)
-        most = 2 * self._most_used + _SPARE
+        most = 2 * self._most_used + _MIN_KEPT_BYTES
         if self._held + size > most:
             self._evict_until(most * 3 // 4 - size)
-        self._next_look = self._held + size + max(_SPARE, self._most_used) // 8
+        self._next_look = self._held + size + max(_MIN_KEPT_BYTES, self._most_used) // 8
 
     def _alloc_or_flush(self, size: int) -> Any:
         try:

@@ -29,7 +29,7 @@ from ferrule.runner import JITRunner, update_stats
 from ferrule.shape.view import ShapeError
 
 Array: TypeAlias = np.ndarray[Any, Any]
-_SMALL_MATRIX = 200 * 200  # elements up to which one thread computes; see `HostFunction`
+_SMALL_MATRIX_ELEMENTS = 200 * 200  # elements up to which one thread computes; see `HostFunction`
 
 
 @final
@@ -58,7 +58,7 @@ class HostFunction(JITRunner):
         self._title = colored(self.name, "yellow")
         self._sizes = [prod(shape) for shape in shapes[1:]]
         # To wake and join its other threads takes OpenBLAS longer than a small matrix.
-        self._is_small = max(map(_matrix_size, shapes)) <= _SMALL_MATRIX
+        self._is_small = max(map(_matrix_size, shapes)) <= _SMALL_MATRIX_ELEMENTS
 
     def __call__(
         self,

@@ -154,7 +154,7 @@ def _values(variables: Iterable[Variable], var_vals: Mapping[Any, int]) -> tuple
     return tuple([variable.infer(var_vals) for variable in variables])
 
 
-_MOST_VALUES: Final = 64
+_MAX_CACHED_VALUES: Final = 64
 """Values of a kernel's variables for which `_Sized` is kept. Not measured."""
 
 
@@ -201,7 +201,7 @@ class ASTRunner(JITRunner):
             return None
         found = self._sized.get(values)
         if found is None:
-            if len(self._sized) >= _MOST_VALUES:
+            if len(self._sized) >= _MAX_CACHED_VALUES:
                 self._sized.clear()
             found = self._sized[values] = self._sized_for(dict(zip(self.vars, values, strict=True)))
         return found

@@ -24,10 +24,10 @@ _Source: TypeAlias = tuple[str, tuple[int, int] | None]
 
 # None of these is measured.
 _SAMPLE_S = 0.03  # seconds to time one candidate
-_LEAST_SAMPLES = 3  # runs of one candidate, unless they take `_LONG_S` together
-_MOST_SAMPLES = 300  # runs of one candidate
+_MIN_SAMPLES = 3  # runs of one candidate, unless they take `_LONG_S` together
+_MAX_SAMPLES = 300  # runs of one candidate
 _LONG_S = 0.5  # seconds
-_HOPELESS = 1.5  # times the best time; a candidate above is not timed further
+_MAX_SLOWDOWN = 1.5  # times the best time; a candidate above is not timed further
 _BLOCK_S = 0.01  # seconds of a finalist's turn
 _RANGES = ((-1.0, 1.0), (0.5, 1.5))  # of random inputs; the second if the first gives no number
 # Roundings by which sums that are added up in another order may differ. Not measured.
@@ -127,7 +127,7 @@ class _Bench:
             problem = difference(self._dtypes[slot], self._expected[slot], found, exact)
             if problem is not None:
                 raise WrongResultError(f"buffer {slot}: {problem}")
-        is_far_off = first > max(2 * _HOPELESS * best, _SAMPLE_S / 10)
+        is_far_off = first > max(2 * _MAX_SLOWDOWN * best, _SAMPLE_S / 10)
         return first if is_far_off else self._time(program, best)
 
     def _compare(self, sources: Sequence[_Source], seconds: float) -> list[float]:
@@ -163,11 +163,11 @@ class _Bench:
         """The lower quartile of some runs; of a few only if it is clearly slower than `best`."""
         samples: list[float] = []
         stop = time.perf_counter() + _SAMPLE_S
-        while len(samples) < _MOST_SAMPLES:
+        while len(samples) < _MAX_SAMPLES:
             samples.append(self._run(program))
-            if len(samples) < _LEAST_SAMPLES and sum(samples) < _LONG_S:
+            if len(samples) < _MIN_SAMPLES and sum(samples) < _LONG_S:
                 continue
-            if time.perf_counter() > stop or min(samples) > _HOPELESS * best:
+            if time.perf_counter() > stop or min(samples) > _MAX_SLOWDOWN * best:
                 break
         return _quartile(samples)
 

@@ -30,7 +30,7 @@ _GRACE_S = 0.5  # seconds that an answer may be late
 _START_S = 20.0  # seconds for a worker to start and run the original kernel
 _TRIAL_S = 2.0  # seconds to compile a candidate, at least
 _RUNS_IN_A_TRIAL = 20  # runs in the best time that a trial may take beside its compilation
-_MOST_LOSSES = 4  # workers lost, after which the search ends
+_MAX_LOSSES = 4  # workers lost, after which the search ends
 
 
 class WorkerLostError(RuntimeError):
@@ -159,7 +159,7 @@ class Trials:
 
     def left(self) -> float:
         """The seconds that are left for trials; 0 once too many workers were lost."""
-        if self._losses > _MOST_LOSSES:
+        if self._losses > _MAX_LOSSES:
             return 0.0
         return self._until_deadline() - self._reserved - min(self._reserved, self._start_s)
 

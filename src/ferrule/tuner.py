@@ -23,13 +23,13 @@ from ferrule.trials import Job, Source, TrialError, Trials, Worker
 from ferrule.winners import Winner
 
 # None of these is measured.
-_LEAST_GAIN = 0.03  # fraction of the time; a smaller gain is noise, and not worth a program
-_MOST_COPIES = 600  # copies of a kernel's statement; a candidate with more is not compiled
-_MOST_UOPS = 6000  # UOps of a candidate; one with more takes too long to compile
+_MIN_GAIN = 0.03  # fraction of the time; a smaller gain is noise, and not worth a program
+_MAX_COPIES = 600  # copies of a kernel's statement; a candidate with more is not compiled
+_MAX_UOPS = 6000  # UOps of a candidate; one with more takes too long to compile
 _FINALISTS = 3  # schedules that are timed against one another at the end
-_COPIES = 8  # of the buffers that have to fit: those of the worker, its results, and our own
+_BUFFER_COPIES = 8  # of the buffers that have to fit: those of the worker, its results, and our own
 _FINAL_SHARE = 0.15  # fraction of a search's seconds for the finalists
-_LONGEST_FINAL_S = 1.5  # seconds for the finalists, at most
+_MAX_FINAL_S = 1.5  # seconds for the finalists, at most
 
 search_lock = RLock()
 """Held during a search: kernels that are timed at the same time would slow each other down."""
@@ -78,7 +78,7 @@ class Tuner:
             return Winner(base.opts, note="another search took all the time")
         try:
             source = _source(base, self._renderer)
-            final = min(_FINAL_SHARE * seconds, _LONGEST_FINAL_S)
+            final = min(_FINAL_SHARE * seconds, _MAX_FINAL_S)
             trials = Trials(self._worker, self._job(base), source, deadline, final)
             candidates = _Candidates(base, self._renderer, trials, source)
             winner = candidates.winner(width, known)
@@ -96,7 +96,7 @@ class Tuner:
         if sizes is None:
             raise TrialError("where it reads or writes depends on data")
         slots = list(zip(base.kernel.slots, sizes, strict=True))
-        if _COPIES * sum(dtype.itemsize * size for dtype, size in slots) > host_memory():
+        if _BUFFER_COPIES * sum(dtype.itemsize * size for dtype, size in slots) > host_memory():
             raise TrialError("its buffers are too large for another process to have them too")
         runner = CompiledASTRunner(base.ast, base.name, "")
         return Job(
@@ -157,7 +157,7 @@ class _Candidates:
             return Winner(base.opts, trials=tried, note="the worker was lost in the comparison")
         before = times[0]
         after, opts = min(zip(times, finalists, strict=True), key=lambda pair: pair[0])
-        if after > (1 - _LEAST_GAIN) * before:
+        if after > (1 - _MIN_GAIN) * before:
             return Winner(base.opts, before, before, tried)
         return Winner(opts, before, after, tried)
 
@@ -179,10 +179,10 @@ class _Candidates:
         base = self._base
         # An edit of a schedule need not make sense, and its errors may come from any layer.
         try:
-            if copies(apply_opts(base.kernel, opts)) > _MOST_COPIES:
+            if copies(apply_opts(base.kernel, opts)) > _MAX_COPIES:
                 return None
             k = Linearizer(base.ast, base.target, opts, base.name).linearize()
-            if len(k.uops) > _MOST_UOPS:
+            if len(k.uops) > _MAX_UOPS:
                 return None
             return _source(k, self._renderer)
         except Exception:

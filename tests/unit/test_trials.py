@@ -145,7 +145,7 @@ def test_what_hangs_at_the_end_leaves_time_to_compare(
 def test_too_many_losses_end_the_trials(
     worker: Worker, kernels: Kernels, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(trials_module, "_MOST_LOSSES", 0)
+    monkeypatch.setattr(trials_module, "_MAX_LOSSES", 0)
     trials = started(worker, kernels)
     assert trials.measure(crashing(kernels), True) is None
     assert trials.is_over()

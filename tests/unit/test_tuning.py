@@ -36,7 +36,7 @@ AST = store(matmul(load(1, 40, 64), load(2, 64, 48)))
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     """Time passes by a second for each question to a worker, however long the answer takes."""
     clock = clock_of(monkeypatch, tuning, tuner, trials)
-    monkeypatch.setattr(tuner, "_LONGEST_FINAL_S", 0.2)
+    monkeypatch.setattr(tuner, "_MAX_FINAL_S", 0.2)
     ask = Worker.ask
 
     def asked(worker: Worker, question: dict[str, Any], seconds: float) -> dict[str, Any]:

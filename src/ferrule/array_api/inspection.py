@@ -8,7 +8,7 @@ from ferrule.array_api.data_types import STANDARD, Kind, isdtype
 from ferrule.device import Device, DeviceUnavailableError
 from ferrule.dtype import DType, dtypes
 
-_MOST_AXES = 64  # of a NumPy array, in which data comes back
+_MAX_AXES = 64  # of a NumPy array, in which data comes back
 
 
 @final
@@ -20,7 +20,7 @@ class Info:
         return {
             "boolean indexing": True,
             "data-dependent shapes": True,
-            "max dimensions": _MOST_AXES,
+            "max dimensions": _MAX_AXES,
         }
 
     def default_device(self) -> str:

@@ -134,15 +134,15 @@ def _products_before(x: Value) -> Value:
     """The product of all elements before each one, along the last axis."""
     size = x.shape[-1]
     most = size if isinstance(size, int) else size.max
-    products = _moved_on(x, 1)
+    products = _shifted_with_ones(x, 1)
     step = 1
     while step < most:
-        products = products * _moved_on(products, step)
+        products = products * _shifted_with_ones(products, step)
         step *= 2
     return products
 
 
-def _moved_on(x: Value, step: int) -> Value:
+def _shifted_with_ones(x: Value, step: int) -> Value:
     """The elements shifted by `step` towards the end of the last axis, with ones in front."""
     none = ((0, 0),) * (len(x.shape) - 1)
     front = [(0, size) for size in x.shape]

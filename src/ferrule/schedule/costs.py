@@ -196,7 +196,7 @@ class Costs:
         of an epilogue of a long sum at several indices, where blocks of threads run kernels.
         """
         cost = self._costs[node]
-        in_memory = node in self.roots or self._is_long_sum_again(node)
+        in_memory = node in self.roots or self._is_repeated_long_sum(node)
         if not in_memory and not cost.contraction:
             return cost
         load = self._loads.get(node)
@@ -217,7 +217,7 @@ class Costs:
 
     def _is_stored(self, node: LazyBuffer, cost: Cost) -> bool:
         """True if a node will be stored, whatever is decided about others."""
-        return cost.contraction or self._is_long_sum_again(node)
+        return cost.contraction or self._is_repeated_long_sum(node)
 
     def has_long_sum(self, node: LazyBuffer) -> bool:
         """True if each element is a long sum, or an epilogue of one."""
@@ -225,7 +225,7 @@ class Costs:
             self._costs[reduce].each >= _LONG_SUM_TERMS for reduce in self._costs[node].reduces
         )
 
-    def _is_long_sum_again(self, node: LazyBuffer) -> bool:
+    def _is_repeated_long_sum(self, node: LazyBuffer) -> bool:
         return (
             not self._repeats_long_sums and node in self.several_indices and self.has_long_sum(node)
         )

@@ -145,7 +145,7 @@ class _Cutter:
                 self._merge_siblings(node, visits)
             if "guests" not in self.skipped:
                 self.guests.invite(node, visits)
-        if self.keeping.is_done_by_each(node, visits):
+        if self.keeping.is_recomputed_by_each(node, visits):
             for fusion, indices in visits.items():
                 self._keep_or_fuse(node, {fusion: indices})
             return

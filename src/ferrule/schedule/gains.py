@@ -74,7 +74,7 @@ class Gains:
             cost.local > _BLOCK_READ_OPERATIONS * cost.size
         )
 
-    def streams(self, node: LazyBuffer, fusion: Fusion) -> bool:
+    def saves_traffic(self, node: LazyBuffer, fusion: Fusion) -> bool:
         """True if two contractions with the node between them gain from not storing it.
 
         Stored, both the node and the first contraction's result would be written and read. This
@@ -100,7 +100,7 @@ class Gains:
         operands = sum([storage_size(x.shape) for x in factors(first)])
         return self.costs[node].size >= _MIN_RESULT_GROWTH * operands
 
-    def is_spared(self, node: LazyBuffer) -> bool:
+    def is_worth_recomputing(self, node: LazyBuffer) -> bool:
         """True if several kernels should each compute a node, to save its memory."""
         return self.keeps_tiles and self.is_much_larger(node)
 

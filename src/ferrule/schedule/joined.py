@@ -118,7 +118,7 @@ class _Joiner:
         for node in graph.order:
             for source in node.srcs:
                 self._users[source] = self._users.get(source, 0) + 1
-        self._fixed = _fixed(graph)
+        self._nodes_with_own_memory = _nodes_with_own_memory(graph)
 
     def join(self, wholes: list[LazyBuffer]) -> None:
         """Join wholes, outer ones first: a piece of one may be a whole itself."""
@@ -128,7 +128,7 @@ class _Joiner:
                 self._join(whole)
 
     def _join(self, whole: LazyBuffer) -> None:
-        if whole in self._fixed:
+        if whole in self._nodes_with_own_memory:
             return
         memory, view = self.places.get(whole, (whole, dense(whole.shape)))
         found = self._pieces(whole, view)
@@ -198,7 +198,7 @@ class _Joiner:
         passed: list[LazyBuffer] = []
         while value.op is TernaryOps.WHERE:
             condition, padded, value = value.srcs
-            if not _are_alike(condition, padded) or padded in self.roots:
+            if not _selects_inside(condition, padded) or padded in self.roots:
                 return None
             found.append((padded.srcs[0], padded.arg))
             if value in self.roots:
@@ -208,14 +208,19 @@ class _Joiner:
         if inner is None or value.op is not MovementOps.PAD or not value.srcs:
             return None
         found.append((value.srcs[0], value.arg))
-        if not _fill(found):
+        if not _lie_side_by_side(found):
             return None
         return [(source, _inside(inner, source, pads)) for source, pads in found], passed
 
     def _can_be_passed(self, node: LazyBuffer) -> bool:
         """True if a stored value has one user only, which does not need it once joined."""
         task = self._task_of.get(node)
-        if task is None or len(task.outputs) > 1 or task.kept or node in self._fixed:
+        if (
+            task is None
+            or len(task.outputs) > 1
+            or task.kept
+            or node in self._nodes_with_own_memory
+        ):
             return False
         return self._users[node] == 1 and not self._late[node]
 
@@ -233,11 +238,11 @@ class _Joiner:
         if task is None or task.kept or not task.is_kernel:
             return None
         is_value = value.op not in (LoadOps.ASSIGN, ReduceOps.SCATTER)
-        return (value, view) if is_value and _has_rows(view) else None
+        return (value, view) if is_value and _is_last_axis_contiguous(view) else None
 
     def _may_be_placed(self, node: LazyBuffer) -> bool:
         """True if an output of a kernel needs no memory but its place in a whole."""
-        return not (node in self._fixed or node in self.places or self._late[node])
+        return not (node in self._nodes_with_own_memory or node in self.places or self._late[node])
 
     def _may_be_stored_again(self, node: LazyBuffer) -> bool:
         """True if a kernel may store an output a second time: it is element-wise, and has room."""
@@ -253,7 +258,7 @@ def _size(node: LazyBuffer) -> int:
     return storage_size(node.shape)
 
 
-def _are_alike(condition: LazyBuffer, padded: LazyBuffer) -> bool:
+def _selects_inside(condition: LazyBuffer, padded: LazyBuffer) -> bool:
     """True if a condition selects the inside of a padded value, and not its padding."""
     if condition.op is not MovementOps.PAD or padded.op is not MovementOps.PAD:
         return False
@@ -262,7 +267,7 @@ def _are_alike(condition: LazyBuffer, padded: LazyBuffer) -> bool:
     return condition.arg == padded.arg and condition.srcs[0].base_const() is True
 
 
-def _fill(pieces: list[tuple[LazyBuffer, _Pads]]) -> bool:
+def _lie_side_by_side(pieces: list[tuple[LazyBuffer, _Pads]]) -> bool:
     """True if padded values lie one after the other along one axis, without gaps."""
     axes = {axis for _, pads in pieces for axis, pair in enumerate(pads) if pair != (0, 0)}
     if len(axes) != 1:
@@ -292,13 +297,13 @@ def _part(memory: LazyBuffer, view: View, alignment: int) -> Part:
     return Part(memory, start, stop - start, layout)
 
 
-def _has_rows(view: View) -> bool:
+def _is_last_axis_contiguous(view: View) -> bool:
     """True if the last axis is contiguous in memory."""
     steps = [stride for size, stride in zip(view.shape, view.strides, strict=True) if size != 1]
     return not steps or steps[-1] == 1
 
 
-def _fixed(graph: Graph) -> set[LazyBuffer]:
+def _nodes_with_own_memory(graph: Graph) -> set[LazyBuffer]:
     """The nodes that need memory of their own: a version, a copy or a user's runner uses it."""
     found: set[LazyBuffer] = set()
     for node in graph.everything:

@@ -144,7 +144,7 @@ class Keeping:
         if fusion.outer:
             pays = self.gains.is_costly(node) and len(indices) > 1
         else:
-            pays = self._has_room(block, fusion.space) and self.gains.streams(node, fusion)
+            pays = self._has_room(block, fusion.space) and self.gains.saves_traffic(node, fusion)
         return block if pays else None
 
     def _reduces_rows(self, fusion: Fusion, indices: dict[Signature, bool]) -> bool:
@@ -154,7 +154,7 @@ class Keeping:
         """
         return keeps_tiles(self.target) and bool(fusion.reduces) and len(indices) > 1
 
-    def is_done_by_each(self, node: LazyBuffer, visits: Visits) -> bool:
+    def is_recomputed_by_each(self, node: LazyBuffer, visits: Visits) -> bool:
         """True if several kernels should each compute a node in blocks, contraction included.
 
         Only blocks of threads do, since their blocks are tiles. Each kernel repeats the operations
@@ -163,11 +163,11 @@ class Keeping:
         """
         if len(visits) == 1 or self.is_skipped or is_always_fused(node):
             return False
-        if node in self.external or not self.gains.is_spared(node):
+        if node in self.external or not self.gains.is_worth_recomputing(node):
             return False
-        return all(self._is_done_alone(node, {f: visits[f]}) for f in visits)
+        return all(self._can_compute_in_block(node, {f: visits[f]}) for f in visits)
 
-    def _is_done_alone(self, node: LazyBuffer, visits: Visits) -> bool:
+    def _can_compute_in_block(self, node: LazyBuffer, visits: Visits) -> bool:
         """True if a kernel could keep a node in a block, or compute a kept block from it."""
         ((fusion, _),) = visits.items()
         if self.kept_block(node, visits) is not None:

@@ -73,7 +73,7 @@ class Legality:
             elif below.contraction:
                 fits = self.can_be_tiled(visits) or self._is_inner_sum(node, visits)
             else:
-                fits = self._can_hold(reduce, below.local, visits)
+                fits = self._has_place_in_loops(reduce, below.local, visits)
             if not fits:
                 return False
         return True
@@ -105,7 +105,7 @@ class Legality:
         """
         if len(visits) != 1 or node.op is not ReduceOps.SUM:
             return False
-        if any(self.gains.is_spared(factor) for factor in factors(node)):
+        if any(self.gains.is_worth_recomputing(factor) for factor in factors(node)):
             return False  # its terms come from blocks, along one axis
         (fusion,) = visits
         if fusion.first_reduce is None or len(fusion.outputs) > 1 or len(visits[fusion]) != 1:
@@ -124,7 +124,7 @@ class Legality:
         is_only_placed = windows == sums  # no two windows have an element in common
         return not (is_product and is_only_placed) or self.gains.fills_lanes(node, visits)
 
-    def _can_hold(self, reduce: LazyBuffer, work: float, visits: Visits) -> bool:
+    def _has_place_in_loops(self, reduce: LazyBuffer, work: float, visits: Visits) -> bool:
         """True if every kernel has a place in its loops for a reduce of `work` operations."""
         for fusion, indices in visits.items():
             if len(fusion.outputs) > 1 or (fusion.contraction is not None and not fusion.outer):

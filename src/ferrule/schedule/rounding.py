@@ -120,7 +120,7 @@ def must_be_stored(
     if not reduces:
         return set()
     below = _Below(graph, roots, reduces)
-    chosen = _held(graph, below, evaluations)
+    chosen = _held_values(graph, below, evaluations)
     found = evaluations.fused
     repeated = [node for node in reduces if len(found[node]) > 1 and node not in chosen]
     if repeated:
@@ -165,7 +165,7 @@ class _Below:
         return [node for node in nodes if bits & self.bit[node]]
 
 
-def _held(graph: Graph, below: _Below, evaluations: Evaluations) -> set[LazyBuffer]:
+def _held_values(graph: Graph, below: _Below, evaluations: Evaluations) -> set[LazyBuffer]:
     """The values to store because something outside holds them while an element is chosen now.
 
     A reduce counts if all of its elements are computed anyway.
@@ -177,7 +177,9 @@ def _held(graph: Graph, below: _Below, evaluations: Evaluations) -> set[LazyBuff
     found = evaluations.fused
     both = {n for n in below.among(chosen, below.bit) if _is_whole(n, found[n])}
     return {
-        stored for node in held for stored in _least(node, below.among(below.fused[node], both))
+        stored
+        for node in held
+        for stored in _smaller_storage(node, below.among(below.fused[node], both))
     }
 
 
@@ -196,7 +198,7 @@ def _chosen(graph: Graph, bit: Mapping[LazyBuffer, int]) -> int:
     return chosen
 
 
-def _least(node: LazyBuffer, reduces: list[LazyBuffer]) -> list[LazyBuffer]:
+def _smaller_storage(node: LazyBuffer, reduces: list[LazyBuffer]) -> list[LazyBuffer]:
     """The node, or the reduces that it is made from, whichever takes less memory."""
     size = sum([storage_size(reduce.shape) for reduce in reduces])
     is_value = node.op is not LoadOps.ASSIGN  # which would be a write

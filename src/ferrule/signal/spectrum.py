@@ -13,7 +13,7 @@ from ferrule.tensor import Tensor
 from ferrule.tensor.broadcast import known_size
 from ferrule.tensor.checked import checks_arguments
 
-_NO_WEIGHT: Final = 1e-11
+_MIN_WEIGHT: Final = 1e-11
 """A sum of squares of windows that divides nothing, as in PyTorch."""
 
 
@@ -105,7 +105,7 @@ def _check_cover(weights: Tensor, hop: int, count: int, start: int, stop: int) -
     cover = np.zeros((count + steps, hop))
     for step, part in enumerate(parts):
         cover[step : step + count] += part
-    missed = np.flatnonzero(cover.reshape(-1)[start:stop] < _NO_WEIGHT)
+    missed = np.flatnonzero(cover.reshape(-1)[start:stop] < _MIN_WEIGHT)
     if missed.size:
         raise ValueError(
             f"[istft] the windows are all zero at point {missed[0]} of the signal, which is not "

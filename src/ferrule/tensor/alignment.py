@@ -2,8 +2,8 @@
 
 A. Graves and others, "Connectionist temporal classification", 2006, section 4.1: over the labels
 with blanks before, between and after them, a path stays, moves on by one, or skips a blank between
-two different labels. Forward sums are logarithms; what cannot be reached is `_NOWHERE`, a number
-rather than an infinity, so that no gradient is NaN.
+two different labels. Forward sums are logarithms; states that cannot be reached have
+`_UNREACHED_SCORE`, a number rather than an infinity, so that no gradient is NaN.
 
 Each step in time is one kernel, the same for all, which is compiled once: it reads its own piece of
 the scores. The pieces are halves of halves, because the place of a piece is part of its kernel.
@@ -28,7 +28,7 @@ from ferrule.tensor.keywords import method
 from ferrule.tensor.loss import reduced
 from ferrule.tensor.positions import index_value
 
-_NOWHERE = -1e30
+_UNREACHED_SCORE = -1e30
 
 
 @method
@@ -74,7 +74,7 @@ def ctc_loss(
     labels = _labels(self, targets, lengths, target_lengths, batch)
     value = rowwise.accumulating(scores._read())
     losses = -_log_probability(value, labels, inputs, lengths, blank)
-    infinite = losses > -_NOWHERE / 2
+    infinite = losses > -_UNREACHED_SCORE / 2
     losses = infinite.where(losses.full(0.0 if zero_infinity else math.inf), losses)
     result = self._wrap(losses.cast(self.dtype))
     if reduction == "mean":
@@ -137,16 +137,16 @@ def _log_probability(
     step = count_to(time, dtypes.int32, device).reshape((time, 1, 1)).expand(index.shape)
     is_over = less_or_equal(inputs.reshape((1, batch, 1)).expand(index.shape), step)
     emitted = scores.gather(index, 2)
-    emitted = (emitted > _NOWHERE).where(emitted, _NOWHERE)
+    emitted = (emitted > _UNREACHED_SCORE).where(emitted, _UNREACHED_SCORE)
     # No logarithm of a probability is infinitely large: that marks steps after the end.
     emitted = is_over.where(emitted.full(math.inf), emitted).contiguous()
     state = count_to(states, dtypes.int32, device).reshape((1, states)).expand((batch, states))
-    sums = state.equals(0).where(scores.full(0.0, state.shape), _NOWHERE).contiguous()
+    sums = state.equals(0).where(scores.full(0.0, state.shape), _UNREACHED_SCORE).contiguous()
     for piece in _steps(emitted):
         sums = _moved(sums, piece, skips).contiguous()
     last = (lengths * 2).reshape((batch, 1)).expand(state.shape)
     ends = state.equals(last).alu(BinaryOps.OR, state.equals(last - 1))
-    return rowwise.logsumexp(ends.where(sums, _NOWHERE), (1,)).reshape((batch,))
+    return rowwise.logsumexp(ends.where(sums, _UNREACHED_SCORE), (1,)).reshape((batch,))
 
 
 def _states(labels: Value, blank: int) -> tuple[Value, Value]:
@@ -186,8 +186,8 @@ def _moved(sums: Value, emitted: Value, skips: Value) -> Value:
     batch, states = sums.shape
     wide = (batch, states, 3)  # from two states before, from one, from the state itself
     inside = sums.full(1).cast(dtypes.bool).pad(((0, 0), (2, 0)))
-    sources = inside.where(sums.pad(((0, 0), (2, 0))), _NOWHERE).window(1, 3)
+    sources = inside.where(sums.pad(((0, 0), (2, 0))), _UNREACHED_SCORE).window(1, 3)
     is_skip = count_to(3, dtypes.int32, sums.node.device).equals(0).reshape((1, 1, 3)).expand(wide)
     open_ = is_skip.where(skips.reshape((batch, states, 1)).expand(wide), is_skip.full(True))
-    total = rowwise.logsumexp(open_.where(sources, _NOWHERE), (2,)).reshape((batch, states))
+    total = rowwise.logsumexp(open_.where(sources, _UNREACHED_SCORE), (2,)).reshape((batch, states))
     return emitted.equals(math.inf).where(sums, total + emitted)

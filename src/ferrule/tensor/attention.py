@@ -111,7 +111,7 @@ def _scores_again(query: Value, key: Value, scale: float) -> tuple[Value, Value]
     if accumulating(query) is query:
         return wide_product(scaled, transposed(key)), scaled
     # A narrower query, scaled, would be rounded: the weights would not be those of before.
-    scores = attention_scores(_apart(query), _apart(key), scale)
+    scores = attention_scores(_with_new_axis(query), _with_new_axis(key), scale)
     return scores.reshape(scores.shape[1:]), scaled
 
 
@@ -119,14 +119,14 @@ def _sums_of_products(a: Value, b: Value) -> Value:
     """The sums of products along the last axis, in memory."""
     if accumulating(a) is a:
         return (a * b).sum((len(a.shape) - 1,)).contiguous()
-    # Were the wider operands those of the products, they would be stored for them.
-    product = accumulating(_apart(a)) * accumulating(_apart(b))
+    # Without a new axis the wider operands would be shared with the products, and stored for them.
+    product = accumulating(_with_new_axis(a)) * accumulating(_with_new_axis(b))
     total = product.sum((len(a.shape),)).contiguous()
     return total.reshape(total.shape[1:])
 
 
-def _apart(x: Value) -> Value:
-    """The value with one more axis, so that what is computed from it is not found again."""
+def _with_new_axis(x: Value) -> Value:
+    """The value with one more axis, so that nodes made of it are others than without."""
     return x.reshape((1, *x.shape))
 
 

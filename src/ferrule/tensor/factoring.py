@@ -83,7 +83,7 @@ def _without(grad: Value, basis: Value) -> Value:
     return grad - product(basis, transposed(basis), grad)
 
 
-def _from_rest(grad: Value, rest: Value, basis: Value) -> Value:
+def _gradient_from_complement(grad: Value, rest: Value, basis: Value) -> Value:
     """The gradient of a basis, from that of its complement, which stays orthogonal to it."""
     return -product(rest, transposed(grad), basis)
 
@@ -127,7 +127,7 @@ def _reverse_qr(grad: Value, entry: Entry) -> Gradients:
     q, r, rest = _parts(entry.result(), entry.arg)
     to_q, to_r, to_rest = _parts(grad, entry.arg)
     if rest.shape[-1] != 0:
-        to_q = to_q + _from_rest(to_rest, rest, q)
+        to_q = to_q + _gradient_from_complement(to_rest, rest, q)
     inner = matrix_product(r, transposed(to_r)) - matrix_product(transposed(to_q), q)
     mirrored = lower(inner) + transposed(lower(inner, -1))
     slope = to_q + matrix_product(q, mirrored)
@@ -181,9 +181,9 @@ def _reverse_svd(grad: Value, entry: Entry) -> Gradients:
     to_u, to_s, to_vh, to_u_rest, to_vh_rest = _parts(grad, entry.arg)
     v, to_v = transposed(vh), transposed(to_vh)
     if u_rest.shape[-1] != 0:
-        to_u = to_u + _from_rest(to_u_rest, u_rest, u)
+        to_u = to_u + _gradient_from_complement(to_u_rest, u_rest, u)
     if vh_rest.shape[-2] != 0:
-        to_v = to_v + _from_rest(transposed(to_vh_rest), transposed(vh_rest), v)
+        to_v = to_v + _gradient_from_complement(transposed(to_vh_rest), transposed(vh_rest), v)
     inner = diagonal_matrix(to_s)
     inner = inner + _scaled(_turned(u, to_u, s), s)
     inner = inner + transposed(_scaled(transposed(_turned(v, to_v, s)), s))
@@ -304,7 +304,9 @@ _EIGVALSH = Rule(_reverse_eigvalsh, inputs=(1,))
 
 
 _DEGREE = 13
-_REACH = 5.371920351148152  # the 1-norm up to which Padé's quotient is exact to double precision
+_PADE_NORM_LIMIT = (
+    5.371920351148152  # the 1-norm up to which Padé's quotient is exact to double precision
+)
 _PADE = tuple(
     factorial(2 * _DEGREE - k) // (factorial(_DEGREE - k) * factorial(k)) * 1.0
     for k in range(_DEGREE + 1)
@@ -316,7 +318,7 @@ def _matrix_exp(a: Array) -> Array:
     wide = a.astype(np.float64)
     norm = np.abs(wide).sum(-2).max(-1)
     with np.errstate(all="ignore"):
-        steps = np.ceil(np.log2(np.where(np.isfinite(norm), norm, 0) / _REACH))
+        steps = np.ceil(np.log2(np.where(np.isfinite(norm), norm, 0) / _PADE_NORM_LIMIT))
         steps = np.maximum(np.where(np.isfinite(steps), steps, 0), 0).astype(np.int64)
         result = _pade(np.ldexp(wide, -steps[..., None, None]))
         for step in range(int(steps.max(initial=0))):

@@ -30,10 +30,10 @@ Array: TypeAlias = np.ndarray[Any, Any]
 
 MOST_POINTS: Final = 1 << 17  # the tables of a transform take some 32 bytes a point
 _LARGEST_RADIX: Final = 64
-_DIRECT: Final = 96  # real points that are transformed by one product
+_MAX_DIRECT_POINTS: Final = 96  # real points up to which one product transforms them
 _LANES: Final = 8  # pairs in a vector
-_FIRST: Final = 1.5  # times the work of a later step, whose lanes are next to each other in memory
-_TWIDDLES: Final = 16  # what they take, as so many columns of a product
+_FIRST_STEP_COST: Final = 1.5  # times the work of a later step, whose lanes are contiguous
+_TWIDDLE_COST: Final = 16  # columns of a product that take as long as the twiddle factors
 
 
 def can_transform(n: int) -> bool:
@@ -54,13 +54,13 @@ def halved(x: Value, weighted: bool) -> Value:
     *rows, n = x.shape
     assert isinstance(n, int)
     count = n // 2 + 1
-    if n <= _DIRECT:
+    if n <= _MAX_DIRECT_POINTS:
         sums = _product(x, _table(_real_matrix, x, n, weighted))
         return sums.reshape((*rows, count, 2))
     if n % 2 == 0:
         # A part of a product would be computed number by number.
         spectrum = _steps(x.reshape((*rows, n // 2, 2)), False, count).contiguous()
-        return _combined(_part(spectrum, 0, count), n, _told_apart, weighted)
+        return _combined(_part(spectrum, 0, count), n, _split_factors, weighted)
     spectrum = _steps(x.reshape((*rows, n, 1)), False, count).contiguous()
     spectrum = _part(spectrum, 0, count)
     return _scaled(spectrum, n) if weighted else spectrum
@@ -73,7 +73,7 @@ def unhalved(x: Value, n: int, weighted: bool) -> Value:
     frequencies, of which those above the middle are conjugates of others.
     """
     rows, count = x.shape[:-2], n // 2 + 1
-    if n <= _DIRECT:
+    if n <= _MAX_DIRECT_POINTS:
         matrix = _table(_real_inverse, x, n, weighted)
         return _product(x.reshape((*rows, 2 * count)), matrix)
     if n % 2 == 0:
@@ -158,7 +158,7 @@ def _twiddles(turned: bool, radix: int, done: int, inverse: bool) -> Array:
     return np.stack([factors.real, factors.real], -1)
 
 
-def _told_apart(n: int, weighted: bool) -> tuple[Array, Array]:
+def _split_factors(n: int, weighted: bool) -> tuple[Array, Array]:
     """The factors of the spectrum of pairs of points and of its conjugate, for a real transform."""
     roots = _roots(np.arange(n // 2 + 1), n)
     weights = frequency_weights(n) / 2 if weighted else 0.5
@@ -220,10 +220,10 @@ def _cheapest(n: int, done: int) -> tuple[float, tuple[int, ...]] | None:
 def _cost(radix: int, done: int) -> float:
     """The cost of a step, in columns of a product with whole vectors along its lanes."""
     if done == 1:
-        return _FIRST * -(-radix // _LANES) * _LANES
+        return _FIRST_STEP_COST * -(-radix // _LANES) * _LANES
     vectors, others = divmod(done, _LANES)
     whole = done / _LANES
-    return radix * (vectors + (others > 0)) / whole + _TWIDDLES * (vectors + others) / whole
+    return radix * (vectors + (others > 0)) / whole + _TWIDDLE_COST * (vectors + others) / whole
 
 
 def _steps(x: Value, inverse: bool, wanted: sint) -> Value:
@@ -292,7 +292,7 @@ def _part(x: Value, start: int, stop: int) -> Value:
 
 def _combined(x: Value, n: int, make: Callable[..., Any], weighted: bool) -> Value:
     """Frequencies times factors, and conjugates of those from the other end times others."""
-    count = n // 2 + (make is _told_apart)
+    count = n // 2 + (make is _split_factors)
     skipped = n // 2 + 1 - count
     factors = [_table(_combination, x, number, make, n, weighted) for number in range(4)]
     own = _pairs_times(_part(x, 0, count), *factors[:2])

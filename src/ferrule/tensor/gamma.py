@@ -266,14 +266,14 @@ def _reverse_polygamma(grad: Value, entry: Entry) -> Gradients:
 _POLYGAMMA = Rule(_reverse_polygamma, inputs=(0,))
 
 
-_MOST_DERIVATIVES = 170  # of digamma: n! is more than any float64 beyond
+_MAX_DERIVATIVES = 170  # of digamma: n! is more than any float64 beyond
 
 
 def polygamma(n: int, x: Value) -> Value:
     """The n-th derivative of digamma, n from 0 on."""
-    if not 0 <= n <= _MOST_DERIVATIVES:
+    if not 0 <= n <= _MAX_DERIVATIVES:
         raise ValueError(
-            f"[polygamma] n = {n} counts derivatives; it is from 0 to {_MOST_DERIVATIVES}, "
+            f"[polygamma] n = {n} counts derivatives; it is from 0 to {_MAX_DERIVATIVES}, "
             "since n! is a factor, and has to be a float64"
         )
     if n == 0:

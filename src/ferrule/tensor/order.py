@@ -31,8 +31,8 @@ _SIGN = 1 << 31
 _NAN_BITS = 0x7FC00000
 _NAN_CODE = (_NAN_BITS | _SIGN) << _PLACE_BITS  # no code of a number is as large
 _LAST_CODE = (1 << 64) - 1
-_SHORT = 256  # elements of a row that NumPy sorts in vectors, sooner than it parts it
-_MANY = 16  # elements for each of those that come first
+_MAX_SORTED_WHOLE = 256  # elements of a row up to which NumPy sorts it faster than it partitions it
+_MIN_ROW_PER_CHOSEN = 16  # elements of a row for each chosen one from which on parts are searched
 
 
 def sort_keys(array: Array) -> Array:
@@ -59,7 +59,7 @@ def _sorted(codes: Array) -> Array:
 
 def _first(codes: Array, start: int, stop: int) -> Array:
     """Some elements of the order: only those of them that come first are sorted."""
-    if codes.shape[-1] <= _SHORT:
+    if codes.shape[-1] <= _MAX_SORTED_WHOLE:
         return np.sort(codes, axis=-1)[..., start:stop]
     codes = _candidates(codes, stop)
     first = np.partition(codes, stop - 1, axis=-1) if stop < codes.shape[-1] else codes
@@ -75,7 +75,7 @@ def _candidates(codes: Array, count: int) -> Array:
     A part has every n-th element, so that the least of all parts are found by vectors.
     """
     size = codes.shape[-1]
-    if count < 1 or size < _MANY * count:
+    if count < 1 or size < _MIN_ROW_PER_CHOSEN * count:
         return codes
     length = 1 << (size // count).bit_length() // 2  # about the root: as many in each step
     parts = size // length

@@ -335,8 +335,8 @@ class Plan:
         merged, axis, order = self._gathered(value)
         spread, new = self._aligned(merged, axis, new)
         if accumulate:
-            return self._apart(merged.put(new, spread, axis), value, order)
-        return self._apart(placed(merged, spread, new, axis, self.unique), value, order)
+            return self._unmerged(merged.put(new, spread, axis), value, order)
+        return self._unmerged(placed(merged, spread, new, axis, self.unique), value, order)
 
     def _aligned(self, merged: Value, axis: int, new: Value) -> tuple[Value, Value]:
         """The positions for each lane, and new elements in their order."""
@@ -345,8 +345,8 @@ class Plan:
         spread = self._spread(merged.shape, axis)
         return spread, new.reshape(spread.shape)
 
-    def _apart(self, merged: Value, value: Value, order: list[int]) -> Value:
-        """The merged axes apart again, and all in the value's order."""
+    def _unmerged(self, merged: Value, value: Value, order: list[int]) -> Value:
+        """The merged axes split again, and all axes in the value's order."""
         result = merged.reshape(tuple([value.shape[place] for place in order]))
         return result.permute([order.index(place) for place in range(len(order))])
 

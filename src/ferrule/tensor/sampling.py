@@ -18,7 +18,7 @@ from ferrule.records import dataclass
 from ferrule.tensor.arithmetic import floor_div, round_down
 from ferrule.tensor.functions import round_half_even
 
-_SIMPLE_RATIO = 9  # the two numbers of a ratio of sizes, added up, for which no table is made
+_MAX_RATIO_SUM = 9  # sum of the two numbers of a ratio of sizes up to which no table is made
 _CUBIC = -0.75  # the slope of the cubic kernel at 1, as PyTorch's
 
 
@@ -83,7 +83,7 @@ def blended(value: Value, axis: int, wanted: int, align: bool) -> Value | None:
     ends = align and wanted > 1 and size > 1
     up, down = (wanted - 1, size - 1) if ends else (wanted, size)
     up, down = up // gcd(up, down), down // gcd(up, down)
-    if up + down > _SIMPLE_RATIO or (align and not ends):
+    if up + down > _MAX_RATIO_SUM or (align and not ends):
         return None
     twice = 0 if ends else down - up  # the shift
     low, high = _sides(repeated(value, axis, up), axis, wanted, up, down, twice // 2)

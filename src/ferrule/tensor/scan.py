@@ -63,7 +63,7 @@ def scan(parts: Parts, monoid: Monoid) -> Parts:
     else:
         totals = (monoid.total(apart[0]),)
     totals = tuple([part.reshape((*rest, blocks)) for part in totals])
-    before = _moved_on(scan(totals, monoid), 1, monoid)
+    before = _shifted_parts(scan(totals, monoid), 1, monoid)
     wide = tuple([part.reshape((*part.shape, 1)).expand(inner[0].shape) for part in before])
     flat = [part.reshape((*rest, blocks * block)) for part in monoid.combine(wide, inner)]
     return tuple([last_part(part, 0, size) for part in flat])
@@ -87,8 +87,8 @@ def last_part(value: Value, start: int, stop: int) -> Value:
     return value.shrink([*[(0, n) for n in value.shape[:-1]], (start, stop)])
 
 
-def _moved_on(parts: Parts, step: int, monoid: Monoid) -> Parts:
-    """Each element where the one `step` after it was, neutral ones in front."""
+def _shifted_parts(parts: Parts, step: int, monoid: Monoid) -> Parts:
+    """The elements shifted by `step` towards the end, with neutral ones in front."""
     size = _size(parts[0])
     return _pad(tuple([last_part(part, 0, size - step) for part in parts]), step, 0, monoid)
 
@@ -119,7 +119,7 @@ def _by_doubling(monoid: Monoid, parts: Parts) -> Parts:
     size = _size(parts[0])
     step = 1
     while step < size:
-        parts = monoid.combine(_moved_on(parts, step, monoid), parts)
+        parts = monoid.combine(_shifted_parts(parts, step, monoid), parts)
         step *= 2
     return parts
 
@@ -198,7 +198,7 @@ def _reverse_cumprod(grad: Value, entry: Entry) -> Gradients:
     That sum is s[k] = grad[k] + x[k + 1] * s[k + 1]: nothing is divided by, so zeros do no harm.
     """
     x = rowwise.accumulating(entry.saved[0])
-    (before,) = _moved_on((cumprod(x),), 1, PRODUCT)
+    (before,) = _shifted_parts((cumprod(x),), 1, PRODUCT)
     (following,) = _pad((last_part(x, 1, _size(x)),), 0, 1, PRODUCT)
     behind = _recurrence(following, rowwise.accumulating(grad))
     return ((before * behind).cast(entry.kinds[0]),)

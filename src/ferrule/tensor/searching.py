@@ -19,7 +19,7 @@ from ferrule.tensor.data import Array, from_host
 from ferrule.tensor.keywords import method
 from ferrule.tensor.reductions import T, largest, smallest
 
-_FEW = 32  # elements that `isin` compares with one by one
+_MAX_COMPARED = 32  # test elements up to which `isin` compares with each of them
 
 
 class Histogram(NamedTuple, Generic[T]):
@@ -333,7 +333,7 @@ def _is_among(own: Value, others: Value) -> Value:
     count = known_size(others.shape[0], "isin")
     if count == 0:
         return own.full(0).cast(dtypes.bool)
-    if count <= _FEW:
+    if count <= _MAX_COMPARED:
         wide = (*own.shape, count)
         pairs = others.reshape((1,) * len(own.shape) + (count,)).expand(wide)
         equal = own.reshape((*own.shape, 1)).expand(wide).equals(pairs)

@@ -12,9 +12,9 @@ from typing import Any, Final
 
 from ferrule.records import dataclass
 
-_FALL: Final = 1e-4
+_ARMIJO: Final = 1e-4
 """The Armijo constant c1: the fraction of the first slope's decrease that a step must reach."""
-_FLATTER: Final = 0.9
+_CURVATURE: Final = 0.9
 """The curvature constant c2: the fraction of the first slope's size that the last may have."""
 
 
@@ -44,7 +44,7 @@ def strong_wolfe(
     before, step = start, first
     for left in range(limit - 1, -1, -1):
         now = evaluate(step)
-        if not _falls(now, start) or (before is not start and now.loss >= before.loss):
+        if not _meets_armijo(now, start) or (before is not start and now.loss >= before.loss):
             return _between(evaluate, start, before, now, shortest, left)
         if _is_flat(now, start):
             return now
@@ -70,7 +70,7 @@ def _between(
             break
         ends = sorted((low.step + 0.1 * width, high.step - 0.1 * width))
         now = evaluate(_within(_minimum(low, high), *ends))
-        if not _falls(now, start) or now.loss >= low.loss:
+        if not _meets_armijo(now, start) or now.loss >= low.loss:
             high = now
             continue
         if _is_flat(now, start):
@@ -81,13 +81,13 @@ def _between(
     return low
 
 
-def _falls(now: Trial, start: Trial) -> bool:
+def _meets_armijo(now: Trial, start: Trial) -> bool:
     """True if the loss meets the Armijo condition; False for NaN."""
-    return now.loss <= start.loss + _FALL * now.step * start.slope
+    return now.loss <= start.loss + _ARMIJO * now.step * start.slope
 
 
 def _is_flat(now: Trial, start: Trial) -> bool:
-    return abs(now.slope) <= -_FLATTER * start.slope
+    return abs(now.slope) <= -_CURVATURE * start.slope
 
 
 def _minimum(one: Trial, other: Trial) -> float:

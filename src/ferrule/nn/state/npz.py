@@ -21,7 +21,7 @@ from ferrule.nn.state.files import (
 from ferrule.tensor import Tensor
 
 _OWN = frozenset({dtypes.bfloat16, dtypes.float8_e4m3, dtypes.float8_e5m2})
-_MOST_HEADER = 10_000
+_MAX_HEADER_BYTES = 10_000
 
 
 def npz_save(tensors: Mapping[str, Tensor], path: PathLike) -> None:
@@ -72,7 +72,7 @@ def npz_load(path: PathLike, device: str | None = None) -> dict[str, Tensor]:
 def _array_header(archive: Archive, name: str) -> tuple[int, tuple[int, ...], bool, np.dtype]:
     """Where the elements start, their shape, whether columns come first, and their type."""
     try:
-        head = io.BytesIO(archive.head(name, _MOST_HEADER))
+        head = io.BytesIO(archive.head(name, _MAX_HEADER_BYTES))
         version = np.lib.format.read_magic(head)
         if version == (1, 0):
             shape, fortran, kind = np.lib.format.read_array_header_1_0(head)

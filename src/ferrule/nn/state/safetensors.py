@@ -42,7 +42,7 @@ _FORMAT_NAMES = {
     "F8_E5M2": dtypes.float8_e5m2,
 }
 _NAMES = {dtype: name for name, dtype in _FORMAT_NAMES.items()}
-_MOST_HEADER = 100_000_000
+_MAX_HEADER_BYTES = 100_000_000
 """The greatest number of bytes of a header that the format allows."""
 
 
@@ -124,7 +124,7 @@ def _header(path: PathLike, data: Array) -> tuple[dict[str, Any], int]:
     if data.size < 8:
         raise _broken(path, f"it has {data.size} bytes, and the length of the header takes 8")
     length = int.from_bytes(data[:8].tobytes(), "little")
-    if length > min(_MOST_HEADER, data.size - 8):
+    if length > min(_MAX_HEADER_BYTES, data.size - 8):
         raise _broken(path, f"a header of {length} bytes does not fit into {data.size}")
     try:
         header = json.loads(data[8 : 8 + length].tobytes(), object_pairs_hook=distinct_names)
