@@ -67,7 +67,7 @@ class HostFunction(JITRunner):
         wait: bool = False,
         jit: bool = False,
     ) -> float | None:
-        """Runs; what the function raises reaches the caller, with the user's line as a note."""
+        """Run; an error of the function reaches the caller, with the user's line as a note."""
         out, *sources = rawbufs
         start = time.perf_counter()
         shapes = self.shapes[1:]

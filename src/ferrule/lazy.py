@@ -51,7 +51,7 @@ _serials = count()
 
 @final
 class LazyBuffer(Node):
-    """A value in the graph: `op` on `srcs`, or, once `realized` is a Buffer, what is in that.
+    """A value in the graph: `op` on `srcs`, or, once `realized` is a Buffer, its contents.
 
     Operands must agree in shape, dtype and device: broadcasting and promotion are up to the caller.
     Methods raise `OpError` for operands or arguments that do not fit, `DeviceMismatchError` for

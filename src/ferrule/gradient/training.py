@@ -78,8 +78,8 @@ def take_noted(leaves: Iterable[Leaf | None]) -> str | None:
 class train(ContextDecorator):
     """A block, or a decorator, in which layers of this thread behave as in training, or do not.
 
-    Blocks nest. Other threads, and those that are started inside, keep their own mode. A layer that
-    has one of its own, by its `train()` or `eval()`, goes by that.
+    Blocks nest. Other threads, and those that are started inside, keep their own mode. A layer's
+    own mode, by its `train()` or `eval()`, has priority.
 
     >>> from ferrule import Tensor
     >>> with Tensor.train():

@@ -1,4 +1,4 @@
-"""Activations as layers. `inplace` is accepted, and the input is left as it is all the same."""
+"""Activations as layers. `inplace` is accepted, but the input is never changed."""
 
 from __future__ import annotations
 

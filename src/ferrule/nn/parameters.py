@@ -53,7 +53,7 @@ def uniform(
 
 
 def inverse_root(fan_in: int) -> float:
-    """1 / sqrt(fan_in), the bound of most parameters; 0 where there is nothing to sum."""
+    """1 / sqrt(fan_in), the bound of most parameters; 0 if `fan_in` is 0."""
     return 1 / sqrt(fan_in) if fan_in else 0.0
 
 

@@ -341,7 +341,7 @@ class Transformer(Shown):
         tgt_is_causal: bool = False,
         memory_is_causal: bool = False,
     ) -> Tensor:
-        """The decoder applied to `tgt`, with what the encoder makes of `src`."""
+        """The decoder applied to `tgt`, with the encoder's result for `src`."""
         memory = self.encoder(src, src_mask, src_key_padding_mask, src_is_causal)
         return self.decoder(
             tgt,

@@ -230,7 +230,7 @@ class Space:
         return self._component(("merge", digits, size), mask)
 
     def _rejoined(self, digits: Digits) -> Digits:
-        """The digits with all parts of a split, in order, replaced by what was split."""
+        """The digits with all parts of a split, in order, replaced by the digits before it."""
         key = self._keys[digits[0][0]] if digits else None
         if key is None or key[0] != "split":
             return digits

@@ -1,7 +1,7 @@
 """`Tensor`: arrays that are computed lazily, on any device, with gradients.
 
-What a tensor is, a handle on memory, is `TensorBase`. What can be done with one are functions in
-modules by topic, and `Tensor` is the list of these: `softmax = reductions.softmax`.
+`TensorBase` is the handle on memory. All operations are functions in modules by topic, and `Tensor`
+is the list of these: `softmax = reductions.softmax`.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ not_a_function(__name__, "ferrule.Tensor(data) makes a tensor")
 
 
 class _TensorType(type):
-    """The type of `Tensor`, for what is an attribute of the class and belongs to a thread."""
+    """The type of `Tensor`, for attributes of the class that belong to a thread."""
 
     @property
     def training(cls) -> bool:

@@ -301,7 +301,7 @@ def prelu(self: Tensor, weight: Operand) -> Tensor:
     """The element, times `weight` where it is negative: one weight, or one for each channel.
 
     Channels are axis 1 of (N, C, ...), or the one axis of a vector. Raises `ShapeError` where
-    the number of weights is another than that of channels.
+    the numbers of weights and channels differ.
 
     >>> from ferrule import Tensor
     >>> Tensor([[-1.0, -2.0]]).prelu(Tensor([0.5, 0.25])).tolist()

@@ -182,7 +182,7 @@ def _steps(value: Value) -> list[Value]:
 
 
 def _moved(sums: Value, emitted: Value, skips: Value) -> Value:
-    """The forward sums after one more step, which is over where what it emits is infinite."""
+    """The forward sums after one more step; a sequence ends where its emission is infinite."""
     batch, states = sums.shape
     wide = (batch, states, 3)  # from two states before, from one, from the state itself
     inside = sums.full(1).cast(dtypes.bool).pad(((0, 0), (2, 0)))

@@ -197,7 +197,7 @@ def reflected(self: Tensor, op: BinaryOps, other: Operand, what: str) -> Tensor:
 def as_floats(self: Tensor, other: Operand | None = None) -> Tensor:
     """This tensor in floats, as losses and distances need it: integers would wrap around.
 
-    An integer stays one if `other` is a float, since what is done with both is in its dtype.
+    An integer stays one if `other` is a float, since operations on both have its dtype.
     """
     stays = isinstance(other, Tensor) and dtypes.is_float(other.dtype)
     return self if stays or dtypes.is_float(self.dtype) else self._wrap(float_value(self))

@@ -45,7 +45,7 @@ def swapdims(self: Tensor, dim0: int, dim1: int) -> Tensor:
 
 @method
 def t(self: Tensor) -> Tensor:
-    """A matrix transposed; tensors with fewer axes as they are. A view.
+    """A matrix transposed; tensors with fewer axes unchanged. A view.
 
     >>> from ferrule import Tensor
     >>> Tensor([[1, 2]]).t().tolist()

@@ -76,7 +76,7 @@ def zero_grad(self: Tensor) -> None:
 
 @method
 def detach(self: Tensor) -> Tensor:
-    """The same memory, outside autograd: what is computed from it is not recorded.
+    """The same memory off the tape: operations on it are not recorded.
 
     >>> from ferrule import Tensor
     >>> (Tensor([1.0], requires_grad=True).detach() * 2).requires_grad
@@ -137,7 +137,7 @@ def backward(
 ) -> Tensor:
     """Adds the gradients of this tensor to `.grad` of all tensors below that require one.
 
-    `gradient` is that of this tensor; a tensor of one element has 1. What was recorded is freed
+    `gradient` is this tensor's own; for one element the default is 1. The tape below is freed
     unless `retain_graph`. With `create_graph`, which retains it too, the gradients can be
     differentiated again. `inputs` are the only tensors whose `.grad` changes, if given; results
     of operations may be among them.

@@ -171,7 +171,7 @@ class TensorBase:
         return tensor
 
     def _watch(self, value: Value, source: Value) -> None:
-        """Keeps what the view has read until its memory is written."""
+        """Keep the value that the view has read until its memory is written."""
         self._cache = Cache(self, value, source)
         self._cell.keep(self._cache)
 

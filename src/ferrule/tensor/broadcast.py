@@ -40,7 +40,7 @@ def _broadcast(shapes: tuple[Shape, ...]) -> Shape | None:
 
 
 def whole_size(size: Any, what: str, name: str = "a size") -> sint:
-    """A size as an int, or as an expression; raises `TypeError` for what is no whole number."""
+    """A size as an int, or as an expression; raises `TypeError` for anything else."""
     if type(size) is int:
         return size
     return as_int(size) if isinstance(size, Expr) else whole(size, f"[{what}] {name}")

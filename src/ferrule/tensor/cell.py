@@ -91,7 +91,7 @@ class Cell:
         """For versions that are not in memory, by serial number: the edges that they replaced."""
 
     def keep(self, cache: Cache) -> None:
-        """Notes what a view has read."""
+        """Note the value that a view has read."""
         if self.caches is None:
             self.caches = set()
         self.caches.add(ref(cache, self.caches.discard))
@@ -141,7 +141,7 @@ class Cell:
         self.storage.rewrite()
 
     def _note_edge(self, new: Value, old: Value) -> None:
-        """Notes the edge that a version replaces, weakly: a tape is kept by who needs it."""
+        """Note the edge that a version replaces, weakly, so that it keeps no tape alive."""
         if self.edges is None or old.node.realized is not None:
             self.edges = []
         self.edges.append((new.node.serial, None if old.edge is None else ref(old.edge)))
@@ -156,7 +156,7 @@ class Cell:
         self.value = Value(before, edge)
 
     def settle(self) -> None:
-        """Puts what it holds in memory that later writes go to, as of a constant there is none."""
+        """Give the present value memory to which later writes go; a constant has none."""
         self.forget_views()
         if self.storage is None:
             self.storage = Storage(self.value.node, self)

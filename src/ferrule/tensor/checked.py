@@ -44,7 +44,7 @@ def are_tensors(owner: type[Tensor]) -> None:
 
 
 def checks_arguments(call: F) -> F:
-    """Makes one function check what it is given.
+    """Make one function check its arguments.
 
     A layer's `__call__` has the layer's name in the error.
     """
@@ -87,7 +87,7 @@ def expected_of(function: FunctionType) -> Iterator[Expected]:
 def checked(
     expected: Iterable[Expected], args: tuple[Any, ...], kwargs: dict[str, Any], what: str
 ) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """The arguments of a call, whole numbers as ints; raises `TypeError` for what is wrong."""
+    """The arguments of a call, whole numbers as ints; raises `TypeError` for a wrong one."""
     for place, name, right, check in expected:
         if place < len(args):
             given = args[place]

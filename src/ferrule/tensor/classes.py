@@ -59,7 +59,7 @@ class LogChances(Protocol):
 
 @final
 class Given:
-    """Logarithms as they are."""
+    """Given logarithms, unchanged."""
 
     __slots__ = ("_logs", "axis")
 

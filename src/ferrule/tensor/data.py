@@ -22,7 +22,7 @@ DTypeLike: TypeAlias = "DType | str | np.dtype[Any] | type[np.generic]"
 
 
 def to_dtype(dtype: DTypeLike) -> DType:
-    """A dtype, the one with a name such as "float32", or that of one of NumPy's."""
+    """The dtype for a DType, a name such as "float32", or a NumPy dtype."""
     if isinstance(dtype, DType):
         return dtype
     if isinstance(dtype, str):

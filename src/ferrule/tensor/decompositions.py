@@ -117,8 +117,8 @@ def svdvals(self: Tensor) -> Tensor:
 def eigh(self: Tensor, UPLO: str = "L") -> Eigh[Tensor]:
     """The eigenvalues, increasing, and eigenvectors, as columns, of symmetric matrices.
 
-    Of each matrix the lower triangle is read, or the upper one for UPLO = "U". Computed on the
-    host. The gradient is that of symmetric changes, and needs eigenvalues that differ.
+    Only the lower triangle of each matrix is read, or the upper one for UPLO = "U". Computed on the
+    host. The gradient is the one for symmetric changes, and needs eigenvalues that differ.
 
     >>> from ferrule import Tensor
     >>> values, vectors = Tensor([[2.0, 0.0], [0.0, 1.0]]).eigh()

@@ -104,7 +104,7 @@ def block_diag(self: Tensor, *others: Any) -> Tensor:
     """Matrices one after the other on the diagonal, zeros elsewhere; vectors are rows.
 
     The tensors may come as one list. Raises `ShapeError` for more than two axes, and
-    `TypeError` for what is no tensor.
+    `TypeError` for anything but tensors.
 
     >>> from ferrule import Tensor
     >>> Tensor.block_diag(Tensor([[1, 2]]), Tensor([3])).tolist()

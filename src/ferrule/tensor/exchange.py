@@ -61,8 +61,8 @@ def from_numpy(
 ) -> Tensor:
     """A tensor in the memory of a NumPy array, which it keeps alive.
 
-    The tensor sees what is written to the array, and never writes there itself: a write to the
-    tensor goes to new memory. Any strides are shared. Copied with `copy=True`, and unless
+    The tensor sees writes to the array, and never writes there itself: a write to the tensor goes
+    to new memory. Any strides are shared. Copied with `copy=True`, and unless
     `copy=False`, where a device has other memory or elements are not aligned.
 
     Raises `DTypeError` for dtypes that ferrule lacks, `ValueError` where `copy=False` and the
@@ -162,8 +162,8 @@ def array(self: Tensor, dtype: Any = None, copy: bool | None = None) -> Array:
 def array_ufunc(self: Tensor, ufunc: Any, method: str, *inputs: Any, **kwargs: Any) -> Any:
     """An operator of an array and a tensor gives a tensor; NumPy's other functions, arrays.
 
-    Those compute with NumPy: `np.sin(x)` is `np.sin(x.numpy())`, and no gradient flows back.
-    What is written to (`array += x`, `out=array`) has to be an array, and stays one.
+    Other functions compute with NumPy: `np.sin(x)` is `np.sin(x.numpy())`, and no gradient flows
+    back. The target of a write (`array += x`, `out=array`) has to be an array, and stays one.
     """
     if method == "__call__" and not kwargs and ufunc.__name__ in _OPERATORS:
         left, right = _OPERATORS[ufunc.__name__]

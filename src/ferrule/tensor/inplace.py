@@ -68,7 +68,7 @@ def _out_of_place(what: str) -> str:
 
 
 def _operator(function: Callable[[Tensor, Operand], Tensor], what: str) -> Method[[Operand]]:
-    """The method of an operator such as `+=`: writes what a function gives into the tensor."""
+    """The method of an operator such as `+=`: writes a function's result into the tensor."""
 
     def in_place(self: Tensor, other: Operand, /) -> Tensor:
         with turn:

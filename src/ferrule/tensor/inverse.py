@@ -140,7 +140,7 @@ acos = function_of_one(
 def _angle(up: Value, right: Value) -> Value:
     """The angle in [0, pi/2] of a direction, neither part negative, not both infinite.
 
-    The tangent of what is left of 0, pi/4 or pi/2 is at most tan(pi/8).
+    The distance of the angle to the nearest of 0, pi/4 and pi/2 has a tangent of at most tan(pi/8).
     """
     known = _constants(up)
     steep = right * (1 + math.sqrt(2)) < up

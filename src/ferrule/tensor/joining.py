@@ -333,7 +333,7 @@ def roll(
 def unfold(self: Tensor, dim: int, size: int, step: int) -> Tensor:
     """Windows of `size` elements of an axis, `step` apart, as a new last axis.
 
-    A copy, where PyTorch has a view: what is written to it does not reach this tensor. Raises
+    A copy, where PyTorch has a view: writes to it do not reach this tensor. Raises
     `ShapeError` for an axis that is out of range.
 
     >>> from ferrule import Tensor
@@ -355,7 +355,7 @@ def unfold(self: Tensor, dim: int, size: int, step: int) -> Tensor:
 def tensors_of(first: Any, others: Sequence[Any], what: str = "cat") -> list[Tensor]:
     """The tensors that a method was given: itself and others, or one list of them.
 
-    So `Tensor.cat([a, b])` is `a.cat(b)`. Raises `TypeError` for what is no tensor.
+    So `Tensor.cat([a, b])` is `a.cat(b)`. Raises `TypeError` for anything but tensors.
     """
     parts = list(first) if isinstance(first, list | tuple) else [first]
     parts.extend(listed(others))

@@ -33,7 +33,7 @@ def at_most(low: sint, high: sint) -> bool:
 
 
 def plain(number: Any) -> Any:
-    """The present value of an expression, which replays keep to; anything else as it is."""
+    """The present value of an expression, to which replays are bound; anything else unchanged."""
     return int(number) if isinstance(number, Expr) else number
 
 
@@ -60,8 +60,7 @@ def is_part(start: sint, stop: sint, size: sint) -> bool:
 
 @contextmanager
 def noting_limits() -> Iterator[Limits]:
-    """A block that notes what must hold for the values of variables: one that is looked at must
-    stay what it is."""
+    """A block that notes the limits of variables' values; a value that is read must not change."""
     noted: Limits = {}
     token = required.set(noted)
     try:

@@ -30,7 +30,7 @@ def _check_smoothing(smoothing: float, what: str) -> None:
 
 
 def reduced(self: Tensor, reduction: str, what: str) -> Tensor:
-    """The mean or the sum of losses, or the losses as they are."""
+    """The mean or the sum of losses, or the losses themselves."""
     if reduction == "none":
         return self
     if reduction == "mean":

@@ -355,7 +355,7 @@ def set_rng_state(state: Tensor, device: str | None = None) -> None:
 def randperm(
     cls: type[Tensor], /, n: int, device: str | None = None, dtype: DTypeLike | None = None
 ) -> Tensor:
-    """The numbers 0 to n - 1 in random order: that of n random numbers (sorted on the host).
+    """The numbers 0 to n - 1 in random order: the order of n random numbers (sorted on the host).
 
     >>> from ferrule import Tensor
     >>> sorted(Tensor.randperm(5).tolist())

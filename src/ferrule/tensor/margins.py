@@ -75,7 +75,7 @@ def pdist(self: Tensor, p: float = 2.0) -> Tensor:
 def cosine_embedding_loss(
     self: Tensor, other: Tensor, target: Tensor, margin: float = 0.0, reduction: str = "mean"
 ) -> Tensor:
-    """1 - cosine where the target is 1, and what the cosine is above `margin` where it is -1.
+    """1 - cosine where the target is 1, and max(0, cosine - margin) where it is -1.
 
     The vectors are along the last axis. Raises `ValueError` for another `reduction`.
 

@@ -38,7 +38,7 @@ def listed(arguments: Sequence[Any]) -> tuple[Any, ...]:
 
 
 def resolve_shape(wanted: Sequence[sint], shape: Shape, what: str) -> Shape:
-    """The new shape, with -1 replaced by what is left of the elements; raises `ShapeError`."""
+    """The new shape, with -1 replaced by the size that fits; raises `ShapeError`."""
     new = tuple([whole_size(size, what) for size in wanted])
     unknown = [axis for axis, size in enumerate(new) if same(size, -1)]
     if len(unknown) > 1:
@@ -125,7 +125,7 @@ def reshape(self: Tensor, *shape: Any) -> Tensor:
 
 
 def _shaped(self: Tensor, wanted: Sequence[Any], what: str) -> Tensor:
-    """Under another shape, in which None keeps a size and -1 takes what is left."""
+    """The tensor under another shape, in which None keeps a size and -1 takes the rest."""
     own = self._shape
     if any(size is None for size in wanted[len(own) :]):
         raise ShapeError(f"[{what}] None in {tuple(wanted)} keeps no axis of shape {own}")

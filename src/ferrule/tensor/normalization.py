@@ -246,8 +246,7 @@ def _track(
     axes: Sequence[int],
     momentum: float,
 ) -> None:
-    """Moves running statistics towards those along the axes; what is left but channels is
-    averaged."""
+    """Move running statistics towards those along the axes, averaged over all but channels."""
     source = self.detach()
     found = source.var_mean(axes)[::-1]
     for running, new in zip((running_mean, running_var), found, strict=True):

@@ -178,7 +178,7 @@ def nextafter(x: Value, towards: Value) -> Value:
 
 
 def _size_of(x: Value) -> Value:
-    """The absolute values of integers; that of the least one wraps to itself."""
+    """The absolute values of integers; the least integer wraps to itself."""
     return x if dtypes.is_unsigned(x.dtype) else (x < 0).where(-x, x)
 
 

@@ -50,7 +50,7 @@ class Pattern:
 
 
 def parse(text: str, what: str) -> Pattern:
-    """A pattern as both of its sides; raises `ShapeError`, or `TypeError` for what is no string."""
+    """The two sides of a pattern; raises `ShapeError`, or `TypeError` for anything but a string."""
     if not isinstance(text, str):
         raise TypeError(
             f"[{what}] the pattern is a string such as 'b h w -> b (h w)', "

@@ -54,7 +54,7 @@ Item: TypeAlias = int | Expr | Slice | Gather | None
 
 
 def take_slice(part: slice, size: sint, axis: int) -> Slice:
-    """The elements that a slice takes of an axis with so many."""
+    """The elements that a slice takes of an axis of this size."""
     step = 1 if part.step is None else _whole(part.step)
     if step == 0:
         raise ValueError(f"[index] the step of the slice on axis {axis} is 0")
@@ -163,7 +163,7 @@ def wrapped(index: Value, size: sint, what: str, axis: int) -> Value:
 def in_range(
     index: Value, size: int, what: str, axis: int, first: int = 0, ignored: int | None = None
 ) -> Value:
-    """Positions as they are. Where `FERRULE_CHECK_INDEX` is 1, the host looks at them on the way.
+    """The same positions. If `FERRULE_CHECK_INDEX` is 1, the host checks them on the way.
 
     So a position that is not from `first` to `size` - 1 raises `IndexError` when it is computed,
     in a replay as well. Those of a symbolic shape, or on an axis of one, are not looked at.

@@ -67,13 +67,13 @@ _EXP2 = (
 
 
 def _product(a: Value, b: Value | float) -> tuple[Value, Value]:
-    """A product, rounded, and what the rounding lost."""
+    """A product, rounded, and its rounding error."""
     rounded = a * b
     return rounded, a.muladd(b, -rounded)
 
 
 def _sum(large: Value, small: Value) -> tuple[Value, Value]:
-    """The sum of a number and one that is not larger, rounded, and what the rounding lost."""
+    """The sum of a number and one that is not larger, rounded, and its rounding error."""
     rounded = large + small
     return rounded, small - (rounded - large)
 

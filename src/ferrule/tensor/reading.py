@@ -82,7 +82,7 @@ def is_floating_point(self: Tensor) -> bool:
 def realize(self: Tensor, *others: Tensor) -> Tensor:
     """Computes this tensor and the others now, together; returns this one.
 
-    Raises `TypeError` for what is no tensor.
+    Raises `TypeError` for anything but tensors.
 
     >>> from ferrule import Tensor
     >>> (Tensor([1, 2]) + 1).realize().lazydata.realized is not None
@@ -99,7 +99,7 @@ def realize(self: Tensor, *others: Tensor) -> Tensor:
 
 @method
 def numpy(self: Tensor, copy: bool = True) -> Array:
-    """The elements as a NumPy array; runs what is needed.
+    """The elements as a NumPy array; computes them now.
 
     The array is the caller's own. With `copy=False` it is read-only, and shares the tensor's
     memory where the host can address that; it keeps its contents whatever the tensor becomes.

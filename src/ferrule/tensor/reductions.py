@@ -1,4 +1,4 @@
-"""Reductions over any axes, and what is made of them.
+"""Reductions over any axes, and functions made of them.
 
 Axes are one number, several, or None for all; () are none, as NumPy's. A tensor without axes takes
 0 and -1, as PyTorch's.
@@ -197,7 +197,7 @@ def float_of(self: Tensor, dtype: DTypeLike | None, what: str) -> Value:
 def nansum(
     self: Tensor, axis: Axes = None, keepdim: bool = False, dtype: DTypeLike | None = None
 ) -> Tensor:
-    """The sum of what is not NaN; 0 where nothing is.
+    """The sum of the elements that are not NaN; 0 if all are.
 
     Raises `ShapeError` for an axis that is out of range.
 
@@ -216,7 +216,7 @@ def nansum(
 def nanmean(
     self: Tensor, axis: Axes = None, keepdim: bool = False, dtype: DTypeLike | None = None
 ) -> Tensor:
-    """The mean of what is not NaN; NaN where nothing is.
+    """The mean of the elements that are not NaN; NaN if all are.
 
     Raises `ShapeError` for an axis that is out of range.
 

@@ -49,7 +49,7 @@ def adaptive_avg_pool2d(self: Tensor, output_size: Wanted) -> Tensor:
     """The means of parts of the last two axes, `output_size` of them on each axis.
 
     Part i of n elements reaches from floor(i * n / size) to ceil((i + 1) * n / size). None
-    stands for the axis as it is.
+    keeps the size of the axis.
 
     >>> from ferrule import Tensor
     >>> Tensor([[1.0, 2.0], [3.0, 4.0]]).adaptive_avg_pool2d(1).tolist()

@@ -133,7 +133,7 @@ def mean(x: Value, axes: tuple[int, ...]) -> Value:
 def variance(x: Value, axes: tuple[int, ...], correction: float) -> Value:
     """The squared distances from the mean along the axes, added up, over n - correction.
 
-    What rounding left of the mean is taken out again (the corrected two-pass algorithm of Chan,
+    The rounding error of the mean is subtracted again (the corrected two-pass algorithm of Chan,
     Golub and LeVeque, 1983), so that a mean much larger than the distances does no harm.
     """
     count = prod_sint([x.shape[axis] for axis in axes])

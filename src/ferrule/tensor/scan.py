@@ -115,7 +115,7 @@ def _by_windows(total: Callable[[Value], Value]) -> Callable[[Monoid, Parts], Pa
 
 
 def _by_doubling(monoid: Monoid, parts: Parts) -> Parts:
-    """Combined with what is 1, 2, 4, ... before: for elements that no reduction combines."""
+    """Combine with elements 1, 2, 4, ... before: for elements that no reduction combines."""
     size = _size(parts[0])
     step = 1
     while step < size:

@@ -67,7 +67,7 @@ def reduced(
 ) -> Value:
     """`old` with the sum, product, mean or extreme of the new elements at each position.
 
-    With `include_self` what was there is one of these elements. `how` is one of `REDUCTIONS`.
+    With `include_self` the old element is one of these elements. `how` is one of `REDUCTIONS`.
     """
     if how in ("amax", "amin"):
         return _extreme(old, positions, new, axis, how[1:], include_self)

@@ -273,7 +273,7 @@ def solve_triangular(
 ) -> Tensor:
     """X with t @ X = B, or X @ t = B unless `left`, for one triangle t of this tensor.
 
-    What is outside the triangle is not read; `unitriangular` takes its diagonal for ones.
+    Elements outside the triangle are not read; `unitriangular` takes its diagonal for ones.
     Computed on the host. Raises `LinalgError` when a zero on the diagonal is realised.
 
     >>> from ferrule import Tensor
@@ -345,7 +345,7 @@ def tensorsolve(self: Tensor, B: Tensor, dims: Sequence[int] | None = None) -> T
 def cholesky(self: Tensor, upper: bool = False) -> Tensor:
     """The triangle L with L @ L.mT = self, or U with U.mT @ U = self if `upper`.
 
-    Of this tensor one triangle is read, the lower one unless `upper`; the gradient is that of
+    Only one triangle of this tensor is read, the lower one unless `upper`; the gradient is that of
     symmetric changes. Computed on the host. Raises `LinalgError` when a matrix that is not
     positive definite is realised.
 

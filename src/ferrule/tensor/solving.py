@@ -268,7 +268,7 @@ def _triangular(a: Array, b: Array, is_upper: bool, unit: bool, what: str) -> Ar
 def solve_triangular(a: Value, b: Value, is_upper: bool, unit: bool, what: str) -> Value:
     """X with t X = b for the upper or lower triangle t of a, with ones on the diagonal if `unit`.
 
-    What is outside the triangle is not used.
+    Elements outside the triangle are not used.
     """
     shape = _solution_shape(a, b, what)
     node = on_host(_triangular, [a, b], shape, a.dtype, is_upper, unit, what).node

@@ -202,7 +202,7 @@ def quantile(
 def nanquantile(
     self: Tensor, q: Any, axis: Axes = None, keepdim: bool = False, interpolation: str = "linear"
 ) -> Tensor:
-    """The quantile of what is not NaN, as `quantile`; NaN where nothing is.
+    """The quantile of the elements that are not NaN, as `quantile`; NaN if all are.
 
     Raises `ShapeError` for an axis that is out of range.
 

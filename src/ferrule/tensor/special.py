@@ -161,10 +161,9 @@ def polynomial(x: Value, coefficients: Sequence[float]) -> Value:
 
 
 def polynomial_in_halves(x: Value, coefficients: Sequence[float]) -> Value:
-    """The same, as even and odd powers: one operation more, but a chain of half the length.
+    """The polynomial as even and odd powers: one operation more, but a chain of half the length.
 
-    It pays where there are so many coefficients that a processor, which looks only so far ahead,
-    would wait for the chain.
+    It pays if there are so many coefficients that a processor would wait for the chain.
     """
     square = x * x
     even = polynomial(square, coefficients[::2])

@@ -53,7 +53,7 @@ def _has_kernels(x: Value, size: int) -> bool:
 def _by_kernels(x: LazyBuffer, nodes: Nodes, *args: Any) -> LazyBuffer:
     """The function `nodes` of a value, as one node (a template) if all sizes are known.
 
-    A constant gets all nodes at once, since they are folded as they are made.
+    A constant gets all nodes at once, since they fold as they are made.
     """
     is_known = all([isinstance(size, int) for size in x.shape])
     if is_known and x.base_const() is None:

@@ -1,4 +1,4 @@
-"""Element-wise functions as one node each, whose steps are those that they took the first time."""
+"""Element-wise functions as one node each; their steps are recorded from their first call."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def applied(function: Function, x: LazyBuffer) -> LazyBuffer:
 
 @cache
 def _steps(function: Function, dtype: DType) -> Steps | None:
-    """The steps of a function; None where there are none, or some are not element-wise."""
+    """The steps of a function; None if there are none, or some are not element-wise."""
     x = LazyBuffer.empty((2,), dtype, "")  # of more than one element: a sum would be seen
     taken = _Taken()
     numbers = {x: ARGUMENT}
@@ -45,7 +45,7 @@ def _steps(function: Function, dtype: DType) -> Steps | None:
 
 @final
 class _Taken:
-    """The steps taken so far; what is done twice is one step."""
+    """The steps taken so far; equal operations are one step."""
 
     def __init__(self) -> None:
         self.steps: list[Step] = []

@@ -1,4 +1,4 @@
-"""Statistics under NumPy's names: of what is not NaN, by percent, weighted."""
+"""Statistics under NumPy's names: without NaN, by percent, weighted."""
 
 from __future__ import annotations
 
@@ -107,7 +107,7 @@ def nanmin(self: Tensor, axis: Axes = None, keepdim: bool = False) -> Tensor:
 
 @method
 def nanprod(self: Tensor, axis: Axes = None, keepdim: bool = False) -> Tensor:
-    """The product of what is not NaN.
+    """The product of the elements that are not NaN.
 
     Raises `ShapeError` for an axis that is out of range.
 
@@ -122,7 +122,7 @@ def nanprod(self: Tensor, axis: Axes = None, keepdim: bool = False) -> Tensor:
 def nanvar(
     self: Tensor, axis: Axes = None, keepdim: bool = False, correction: float | None = None
 ) -> Tensor:
-    """The variance of what is not NaN; `correction` is 1 unless given, as in `var`.
+    """The variance of the elements that are not NaN; `correction` is 1 unless given, as in `var`.
 
     Raises `ShapeError` for an axis that is out of range.
 

@@ -24,14 +24,14 @@ from ferrule.transforms.trace import blank, fitting, read, replaced, tensors_of,
 
 @final
 class custom_vjp:
-    """A function whose gradient is computed as `defvjp` says, not from what it does.
+    """A function whose gradient is computed by the functions given to `defvjp`.
 
-    `f.defvjp(forward, backward)`: `forward(*args)` gives a pair of what the function gives, and of
-    tensors to keep (in tuples, lists, dicts); `backward(kept, gradient)` gives a tuple with the
-    gradient of each argument, or None for zeros. What `backward` does is differentiated in turn.
-    What it closes over gets no gradient.
+    `f.defvjp(forward, backward)`: `forward(*args)` returns a pair of the function's result, and of
+    tensors to keep (in tuples, lists, dicts). `backward(kept, gradient)` returns a tuple with the
+    gradient of each argument, or None for zeros. `backward` can be differentiated in turn. Tensors
+    that the functions close over get no gradient.
 
-    Raises `GradientError` if it is called before `defvjp`, or `backward` gives something else.
+    Raises `GradientError` if it is called before `defvjp`, or if `backward` returns anything else.
 
     >>> import ferrule
     >>> @ferrule.custom_vjp

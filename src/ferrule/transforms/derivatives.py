@@ -24,9 +24,10 @@ Function = Callable[..., Any]
 def grad(function: Function, argnums: int | Sequence[int] = 0, has_aux: bool = False) -> Function:
     """The function that gives the gradient of `function`, which returns one element.
 
-    The gradient is by the argument of number `argnums`, in the containers of that; or by several,
-    as a tuple. Where the result does not depend on a tensor, it is zeros. With `has_aux` the
-    function returns a pair, of which the second part comes after the gradient, as it is.
+    The gradient is by the argument of number `argnums`, in that argument's containers; by several
+    arguments it is a tuple. It has the shapes and dtypes of the argument's tensors, and is zeros
+    for a tensor on which the result does not depend. With `has_aux` the function returns a pair,
+    whose second part is returned after the gradient, unchanged.
 
     Raises `ShapeError` if the function returns more than one element, `DTypeError` if it returns
     anything but a float, or for an argument that holds anything else.
@@ -110,7 +111,7 @@ def traced(
 
 
 def split_aux(what: str, result: Any, has_aux: bool) -> tuple[Any, Any]:
-    """The result of a function, and what it returned beside it."""
+    """The result of a function, and the second part of the pair that it returned with it."""
     if not has_aux:
         return result, None
     if not isinstance(result, tuple) or len(result) != 2:
@@ -141,9 +142,12 @@ def _positions(what: str, argnums: int | Sequence[int], count: int) -> list[int]
 def vjp(function: Function, *primals: Any, has_aux: bool = False) -> Any:
     """The value of a function, and the function that takes gradients back through it.
 
-    `value, pull = vjp(f, *primals)`; `pull(gradient)` gives a tuple with the gradient of each
-    primal, given that of the value, in the value's containers. It may be called many times. With
-    `has_aux` what the function returned beside its value comes third.
+    `value, pull = vjp(f, *primals)`; `pull(gradient)` takes the gradient of the value, in the
+    value's containers, and returns a tuple with the gradient of each primal. It may be called many
+    times. With `has_aux` the function returns a pair, whose second part is returned third.
+
+    Raises `DTypeError` for primals or values that are no floats; `pull` raises `ShapeError` or
+    `GradientError` for a gradient of another shape or in other containers.
 
     >>> import ferrule
     >>> value, pull = ferrule.vjp(lambda x, y: x * y, ferrule.Tensor(3.0), ferrule.Tensor(4.0))
@@ -169,7 +173,10 @@ def jvp(
     """The value of a function at some arguments, and its derivative along tangents of them.
 
     `primals` and `tangents` are tuples of as many arguments, alike in containers and shapes. With
-    `has_aux` what the function returned beside its value comes third.
+    `has_aux` the function returns a pair, whose second part is returned third.
+
+    Raises `DTypeError` for primals or values that are no floats, `ShapeError` for a tangent of
+    another shape.
 
     >>> import ferrule
     >>> x, along = ferrule.Tensor([1.0, 2.0]), ferrule.Tensor([1.0, 0.0])

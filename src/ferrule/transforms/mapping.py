@@ -32,15 +32,16 @@ def vmap(
 ) -> Callable[..., Any]:
     """The function that calls `function` on each part of its arguments, and stacks the results.
 
-    What it computes is what a loop would, but all at once: `function` runs once, on tensors without
-    the mapped axis. `in_axes` says which axis that is, in each argument: one number for all, or a
-    tuple with one for each, where None passes the argument whole, and containers of numbers take
-    apart an argument that is one. `out_axes` says where the axis goes in the results. Keyword
-    arguments are passed whole.
+    The results are those of a loop, computed as one batch: `function` runs once, on tensors without
+    the mapped axis. `in_axes` names the mapped axis of each argument: one number for all arguments,
+    or a tuple with an entry for each. An entry of None passes the argument whole; a container of
+    numbers names the axes in an argument that is such a container. `out_axes` names the position of
+    the axis in the results, in the same way. Keyword arguments are passed whole.
 
-    In the function random numbers differ from lane to lane, unless `randomness` is "same", or
-    "error". What it writes in place to mapped arguments stays inside. Functions on the host run
-    lane by lane. `in_dims`, `out_dims` are other names of `in_axes`, `out_axes`.
+    In the function random numbers differ from lane to lane; they are equal with `randomness`
+    "same", and drawing raises with "error". In-place writes to mapped arguments stay inside.
+    Functions on the host run lane by lane. `in_dims`, `out_dims` are synonyms of `in_axes`,
+    `out_axes`.
 
     Raises `ShapeError` if the sizes of the mapped axes differ, `VmapError` if the function reads
     the values of a mapped tensor, or writes one to a tensor from outside.

@@ -33,13 +33,13 @@ from ferrule.transforms.trace import blank, read, replaced, tensors_of, wrap
 
 
 def checkpoint(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-    """The function, which now keeps nothing but its arguments for its gradient.
+    """Call a function that keeps nothing but its arguments for its gradient.
 
-    The gradient calls it again: it takes longer by that, and less memory by all that the function
-    computes on its way. `checkpoint(f)(x)` is `checkpoint(f, x)`. When it is called again, the mode
-    of layers (training or evaluation) and random numbers are those of the first call, and tensors
-    from outside that it wrote to hold what they held then; these are written once. In-place writes
-    to the arguments stay inside.
+    The gradient calls it again, which takes time, and saves the memory of all its intermediate
+    values. `checkpoint(f)(x)` is `checkpoint(f, x)`. The second call has the mode of layers
+    (training or evaluation) and the random numbers of the first. Tensors from outside that the
+    function writes to have their earlier contents in it, and are written once. In-place writes to
+    the arguments stay inside.
 
     >>> import ferrule
     >>> block = ferrule.checkpoint(lambda x: (x.exp() + 1).log())

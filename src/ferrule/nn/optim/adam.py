@@ -34,7 +34,7 @@ def _power(beta: float | Tensor, step: Tensor) -> Tensor:
 
 
 def _weight(beta: float | Tensor, step: Tensor) -> Tensor:
-    """`1 - beta**step`: what a moving average of the constant 1, started at zero, has reached.
+    """`1 - beta**step`: the moving average of the constant 1 from zero on after `step` steps.
 
     Dividing by it corrects the bias. By `expm1`, it is exact to rounding from the first step on.
     """

@@ -33,7 +33,7 @@ class TensorWise(Optimizer):
         self.state.extend({**shared, **self._start(param, group)} for param in group["params"])
 
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
-        """Updates every parameter from its gradient, in place.
+        """Update every parameter from its gradient, in place.
 
         `closure`, if given, is called first; it computes the loss and the gradients, and what it
         gives is returned. A parameter whose `requires_grad` was set to False is left alone, unless
@@ -164,7 +164,7 @@ class TensorWise(Optimizer):
         return found
 
     def _loaded(self, place: int, found: Mapping[str, Any], fresh: State) -> State:
-        """The state of one parameter, with what was found for it."""
+        """The state of one parameter, with the saved values for it."""
         result = {}
         own, others = set(fresh) - {"step"}, set(found) - {"step"}
         if own and others and not own & others:

@@ -295,7 +295,7 @@ def _functions(lr_lambda: Any, optimizer: Optimizer, scheduler: object) -> list[
 
 @final
 class LambdaLR(LRScheduler):
-    """The rate times what a function, or one for each group, gives for the number of steps.
+    """The initial rate times `lr_lambda(steps)`, of one function or one for each group.
 
     >>> from ferrule import Tensor
     >>> from ferrule.nn.optim import SGD
@@ -325,7 +325,7 @@ class LambdaLR(LRScheduler):
 
 @final
 class MultiplicativeLR(LRScheduler):
-    """Times what a function, or one for each group, gives for the number of each step.
+    """The rate before times `lr_lambda(step)`, of one function or one for each group.
 
     >>> from ferrule import Tensor
     >>> from ferrule.nn.optim import SGD
