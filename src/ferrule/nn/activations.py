@@ -314,6 +314,8 @@ def Softmax2d(x: Tensor, /) -> Tensor:
 class PReLU(Shown):
     """x, and below zero x times a slope that is learnt: one, or one for each channel.
 
+    Raises `ShapeError` if there are several slopes and the input has another number of channels.
+
     >>> PReLU()(Tensor([-2.0, 2.0])).tolist()
     [-0.5, 2.0]
     """

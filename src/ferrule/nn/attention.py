@@ -25,6 +25,9 @@ class MultiheadAttention(Shown):
     `k_proj_weight` and `v_proj_weight`. `add_bias_kv` appends a key and a value that are learnt,
     `add_zero_attn` zeros. Vaswani and others, "Attention Is All You Need" (2017).
 
+    Raises `ShapeError` if `embed_dim` does not divide into the heads, or for inputs of other
+    widths.
+
     >>> x = Tensor.ones(5, 2, 8)
     >>> out, weights = MultiheadAttention(8, num_heads=4)(x, x, x)
     >>> out.shape, weights.shape

@@ -48,6 +48,8 @@ class Sequential(Shown):
 
     Its layers are its attributes: `model[0]` is `getattr(model, "0")`.
 
+    Raises `TypeError` for a layer that cannot be called.
+
     >>> from ferrule import Tensor
     >>> model = Sequential(Tensor.relu, Tensor.sqrt)
     >>> model(Tensor([-1.0, 4.0])).tolist()

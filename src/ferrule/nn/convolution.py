@@ -131,6 +131,9 @@ class Conv1d(_Convolution):
     `weight` is (out_channels, in_channels // groups, kernel length). `padding` is a number, "same"
     or "valid"; `padding_mode` "zeros", "reflect", "replicate" or "circular".
 
+    Raises `ShapeError` for channels that do not divide into the groups, for an input of other
+    channels or smaller than the kernel; `ValueError` for another `padding` or `padding_mode`.
+
     >>> Conv1d(3, 8, kernel_size=3, padding="same")(Tensor.ones(1, 3, 5)).shape
     (1, 8, 5)
     """
@@ -145,6 +148,9 @@ class Conv2d(_Convolution):
     `weight` is (out_channels, in_channels // groups, kernel height, kernel width). `padding` is one
     number or two, "same" or "valid"; `padding_mode` as for `Conv1d`.
 
+    Raises `ShapeError` for channels that do not divide into the groups, for an input of other
+    channels or smaller than the kernel; `ValueError` for another `padding` or `padding_mode`.
+
     >>> Conv2d(3, 8, kernel_size=3, padding=1)(Tensor.ones(1, 3, 5, 5)).shape
     (1, 8, 5, 5)
     """
@@ -155,6 +161,9 @@ class Conv2d(_Convolution):
 @final
 class Conv3d(_Convolution):
     """A three-dimensional convolution: (N, in_channels, D, H, W) to (N, out_channels, D', H', W').
+
+    Raises `ShapeError` for channels that do not divide into the groups, for an input of other
+    channels or smaller than the kernel; `ValueError` for another `padding` or `padding_mode`.
 
     >>> Conv3d(3, 8, kernel_size=(1, 3, 3))(Tensor.ones(1, 3, 2, 5, 5)).shape
     (1, 8, 2, 3, 3)
@@ -235,6 +244,8 @@ class ConvTranspose1d(_Transposed):
 
     `weight` is (in_channels, out_channels // groups, kernel length).
 
+    Raises `ShapeError` for an input of other channels, or an `output_size` that cannot be reached.
+
     >>> ConvTranspose1d(3, 8, kernel_size=2, stride=2)(Tensor.ones(1, 3, 5)).shape
     (1, 8, 10)
     """
@@ -248,6 +259,8 @@ class ConvTranspose2d(_Transposed):
 
     `weight` is (in_channels, out_channels // groups, kernel height, kernel width).
 
+    Raises `ShapeError` for an input of other channels, or an `output_size` that cannot be reached.
+
     >>> ConvTranspose2d(3, 8, kernel_size=2, stride=2)(Tensor.ones(1, 3, 5, 5)).shape
     (1, 8, 10, 10)
     """
@@ -258,6 +271,8 @@ class ConvTranspose2d(_Transposed):
 @final
 class ConvTranspose3d(_Transposed):
     """The adjoint of `Conv3d`: (N, in_channels, D, H, W) to (N, out_channels, D', H', W').
+
+    Raises `ShapeError` for an input of other channels, or an `output_size` that cannot be reached.
 
     >>> ConvTranspose3d(3, 8, kernel_size=2)(Tensor.ones(1, 3, 2, 5, 5)).shape
     (1, 8, 3, 6, 6)

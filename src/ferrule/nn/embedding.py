@@ -85,6 +85,8 @@ class EmbeddingBag(Shown):
     result is (bags, width). The other settings are those of `Embedding`. With
     `include_last_offset` the last offset is the end of the last bag.
 
+    Raises `ShapeError` for a vector of indices without offsets.
+
     >>> EmbeddingBag(10, 4)(Tensor([[1, 2, 3], [4, 5, 6]])).shape
     (2, 4)
     """

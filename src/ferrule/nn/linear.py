@@ -17,6 +17,8 @@ class Linear(Shown):
 
     `weight` is (out_features, in_features), `bias` (out_features,) or None.
 
+    Raises `ShapeError` for a negative number of features, or an input of another width.
+
     >>> Linear(3, 2)(Tensor.ones(4, 3)).shape
     (4, 2)
     """
@@ -45,6 +47,8 @@ class Bilinear(Shown):
     """`x1 @ weight[k] @ x2 + bias[k]` for each output k, over the last axes.
 
     `weight` is (out_features, in1_features, in2_features).
+
+    Raises `ShapeError` for a negative number of features, or inputs of other widths.
 
     >>> Bilinear(3, 4, 2)(Tensor.ones(5, 3), Tensor.ones(5, 4)).shape
     (5, 2)

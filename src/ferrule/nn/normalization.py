@@ -122,6 +122,8 @@ class BatchNorm(_ByChannel):
     `running_mean` and `running_var`, by `momentum` of the new (all batches count the same if that
     is None); otherwise it uses those.
 
+    Raises `ShapeError` for an input of another number of channels.
+
     >>> BatchNorm(3)(Tensor.ones(2, 3, 4, 4)).shape
     (2, 3, 4, 4)
     """
@@ -152,6 +154,8 @@ class InstanceNorm(_ByChannel):
 
     With `track_running_stats` the averages over samples are tracked while `Tensor.training`, and
     used otherwise. Ulyanov, Vedaldi, Lempitsky, "Instance Normalization" (2016).
+
+    Raises `ShapeError` for an input of another number of channels.
 
     >>> InstanceNorm(3)(Tensor.ones(2, 3, 4, 4)).shape
     (2, 3, 4, 4)
@@ -208,6 +212,8 @@ def _as_shape(layer: object, sizes: int | Sequence[int]) -> tuple[int, ...]:
 class LayerNorm(Shown):
     """Normalises over the last axes, those of `normalized_shape`.
 
+    Raises `ShapeError` if the last axes of the input differ from `normalized_shape`.
+
     >>> LayerNorm(8)(Tensor.ones(2, 8)).shape
     (2, 8)
     """
@@ -240,6 +246,9 @@ class LayerNorm(Shown):
 @final
 class GroupNorm(Shown):
     """Normalises each of `num_groups` groups of channels of (N, C, ...).
+
+    Raises `ShapeError` for channels that do not divide into the groups, or an input of other
+    channels.
 
     >>> GroupNorm(2, 6)(Tensor.ones(1, 6, 4, 4)).shape
     (1, 6, 4, 4)
@@ -284,6 +293,8 @@ class RMSNorm(Shown):
     """Divides by the root of the mean square over the last axes, those of `normalized_shape`.
 
     `eps` is added to the mean square; None is the spacing of the input's type at 1.
+
+    Raises `ShapeError` if the last axes of the input differ from `normalized_shape`.
 
     >>> RMSNorm(4)(Tensor.ones(2, 4)).shape
     (2, 4)

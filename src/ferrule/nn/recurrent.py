@@ -114,6 +114,8 @@ class _Cell(_Steps):
 class RNNCell(_Cell):
     """One step of `RNN`: (N, input_size), and (N, hidden_size) or zeros, to (N, hidden_size).
 
+    Raises `ShapeError` for an input or a state of other sizes.
+
     >>> RNNCell(3, 4)(Tensor.ones(2, 3)).shape
     (2, 4)
     """
@@ -145,6 +147,8 @@ class RNNCell(_Cell):
 @final
 class LSTMCell(_Cell):
     """One step of `LSTM`: (N, input_size), and two states or zeros, to two states.
+
+    Raises `ShapeError` for an input or states of other sizes.
 
     >>> hidden, cell = LSTMCell(3, 4)(Tensor.ones(2, 3))
     >>> hidden.shape, cell.shape
@@ -178,6 +182,8 @@ class LSTMCell(_Cell):
 @final
 class GRUCell(_Cell):
     """One step of `GRU`: (N, input_size), and (N, hidden_size) or zeros, to (N, hidden_size).
+
+    Raises `ShapeError` for an input or a state of other sizes.
 
     >>> GRUCell(3, 4)(Tensor.ones(2, 3)).shape
     (2, 4)
@@ -364,6 +370,9 @@ class RNN(_Recurrent):
     and the last states. `dropout` acts between layers, while `Tensor.training`. `nonlinearity` may
     be "relu".
 
+    Raises `ShapeError` for an input or states of other sizes, `ValueError` for another
+    `nonlinearity`.
+
     >>> out, last = RNN(3, 4)(Tensor.ones(5, 2, 3))
     >>> out.shape, last.shape
     ((5, 2, 4), (1, 2, 4))
@@ -405,6 +414,8 @@ class LSTM(_Recurrent):
 
     There are two states, hidden and cell. With `proj_size` the hidden state is multiplied by a
     matrix to that size. Hochreiter and Schmidhuber (1997).
+
+    Raises `ShapeError` for an input or states of other sizes.
 
     >>> out, (hidden, cell) = LSTM(3, 4, bidirectional=True)(Tensor.ones(5, 2, 3))
     >>> out.shape, hidden.shape, cell.shape
@@ -448,6 +459,8 @@ class LSTM(_Recurrent):
 @final
 class GRU(_Recurrent):
     """Gated recurrent units over a sequence, in `num_layers` layers; see `RNN` for the shapes.
+
+    Raises `ShapeError` for an input or states of other sizes.
 
     >>> out, last = GRU(3, 4, num_layers=2, batch_first=True)(Tensor.ones(2, 5, 3))
     >>> out.shape, last.shape

@@ -78,6 +78,9 @@ class TransformerEncoderLayer(_Block):
     "relu", "gelu" or a function; `norm_first` normalises what goes into each part rather than the
     sums. Vaswani and others, "Attention Is All You Need" (2017).
 
+    Raises `ShapeError` for an input of another width, `ValueError` for another name of an
+    activation.
+
     >>> layer = TransformerEncoderLayer(d_model=8, nhead=2, dim_feedforward=16, batch_first=True)
     >>> layer(Tensor.ones(2, 5, 8), is_causal=True).shape
     (2, 5, 8)
@@ -129,6 +132,9 @@ class TransformerEncoderLayer(_Block):
 @final
 class TransformerDecoderLayer(_Block):
     """Self-attention, attention to an encoder's result, and a feed-forward network.
+
+    Raises `ShapeError` for an input of another width, `ValueError` for another name of an
+    activation.
 
     >>> layer = TransformerDecoderLayer(d_model=8, nhead=2, dim_feedforward=16)
     >>> layer(Tensor.ones(5, 2, 8), Tensor.ones(7, 2, 8), tgt_is_causal=True).shape

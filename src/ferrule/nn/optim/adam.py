@@ -122,6 +122,9 @@ class Adam(_Adam):
     `amsgrad` divides by the largest average of squares so far. Kingma and Ba, "Adam: A Method for
     Stochastic Optimization" (2014); Reddi and others, "On the Convergence of Adam" (2018).
 
+    Raises `OptimizerError` for no parameters, for parameters that are no float tensors, and for
+    settings out of range.
+
     >>> weight = Tensor([1.0])
     >>> optimizer = Adam([weight], lr=0.25)
     >>> _ = (weight * 3).sum().backward()
@@ -155,6 +158,9 @@ class AdamW(_Adam):
     """Adam with decoupled weight decay: parameters shrink by `lr * weight_decay` at each step.
 
     Loshchilov and Hutter, "Decoupled Weight Decay Regularization" (2017).
+
+    Raises `OptimizerError` for no parameters, for parameters that are no float tensors, and for
+    settings out of range.
 
     >>> weight = Tensor([1.0])
     >>> optimizer = AdamW([weight], lr=0.25, weight_decay=1.0)
@@ -191,6 +197,9 @@ class LAMB(_Moments):
     The direction is Adam's with `weight_decay * w` added, and the rate `lr * |w| / |direction|`.
     You and others, "Large Batch Optimization for Deep Learning" (2019), algorithm 2.
 
+    Raises `OptimizerError` for no parameters, for parameters that are no float tensors, and for
+    settings out of range.
+
     >>> weight = Tensor([3.0, 4.0])
     >>> optimizer = LAMB([weight], lr=0.1)
     >>> _ = (weight * Tensor([1.0, 0.0])).sum().backward()
@@ -225,6 +234,9 @@ class Adamax(_Moments):
     """Adam with the largest gradient, discounted, in place of the root of the mean square.
 
     Kingma and Ba, "Adam: A Method for Stochastic Optimization" (2014), section 7.
+
+    Raises `OptimizerError` for no parameters, for parameters that are no float tensors, and for
+    settings out of range.
 
     >>> weight = Tensor([1.0])
     >>> optimizer = Adamax([weight], lr=0.25)
@@ -275,6 +287,9 @@ class NAdam(_Decoupling):
     """Adam with Nesterov's momentum, whose share grows with the steps.
 
     Dozat, "Incorporating Nesterov Momentum into Adam" (2016).
+
+    Raises `OptimizerError` for no parameters, for parameters that are no float tensors, and for
+    settings out of range.
 
     >>> weight = Tensor([1.0])
     >>> optimizer = NAdam([weight], lr=0.25)
@@ -343,6 +358,9 @@ class RAdam(_Decoupling):
     """Adam that waits with dividing until the average of squares is worth it.
 
     Liu and others, "On the Variance of the Adaptive Learning Rate and Beyond" (2019).
+
+    Raises `OptimizerError` for no parameters, for parameters that are no float tensors, and for
+    settings out of range.
 
     >>> weight = Tensor([1.0])
     >>> optimizer = RAdam([weight], lr=0.25)

@@ -41,6 +41,9 @@ class RMSprop(TensorWise):
     `centered` takes their variance instead. Hinton, "Neural Networks for Machine Learning" (2012),
     lecture 6.
 
+    Raises `OptimizerError` for no parameters, for parameters that are no float tensors, and for
+    settings out of range.
+
     >>> weight = Tensor([1.0])
     >>> optimizer = RMSprop([weight], lr=0.25, alpha=0.75)
     >>> _ = (weight * 3).sum().backward()
@@ -110,6 +113,9 @@ class Adagrad(TensorWise):
 
     Duchi, Hazan, Singer, "Adaptive Subgradient Methods" (2011).
 
+    Raises `OptimizerError` for no parameters, for parameters that are no float tensors, and for
+    settings out of range.
+
     >>> weight = Tensor([1.0])
     >>> optimizer = Adagrad([weight], lr=0.25)
     >>> _ = (weight * 3).sum().backward()
@@ -162,6 +168,9 @@ class Adadelta(TensorWise):
     """Steps of the size of earlier steps, in the direction of gradients over their size.
 
     Zeiler, "ADADELTA: An Adaptive Learning Rate Method" (2012).
+
+    Raises `OptimizerError` for no parameters, for parameters that are no float tensors, and for
+    settings out of range.
 
     >>> weight = Tensor([1.0])
     >>> optimizer = Adadelta([weight])
@@ -219,6 +228,9 @@ class Rprop(TensorWise):
     changes; then the element waits for a step. Sizes begin at `lr` and stay within `step_sizes`.
     For whole batches. Riedmiller and Braun, "A Direct Adaptive Method for Faster Backpropagation
     Learning: The RPROP Algorithm" (1993), without going back to the value before.
+
+    Raises `OptimizerError` for no parameters, for parameters that are no float tensors, and for
+    settings out of range.
 
     >>> weight = Tensor([1.0, -2.0])
     >>> optimizer = Rprop([weight], lr=0.25)
@@ -279,6 +291,9 @@ class Adafactor(TensorWise):
     `min(lr, 1 / sqrt(t))` times that of the parameter, of at least the second of `eps`; the first,
     by default the precision of the type, keeps mean squares from zero. Shazeer and Stern,
     "Adafactor: Adaptive Learning Rates with Sublinear Memory Cost" (2018), with PyTorch's settings.
+
+    Raises `OptimizerError` for no parameters, for parameters that are no float tensors, and for
+    settings out of range.
 
     >>> weight = Tensor([[3.0, 4.0], [3.0, 4.0]])
     >>> optimizer = Adafactor([weight], lr=0.5)

@@ -82,6 +82,9 @@ class LBFGS(Optimizer):
     How often it evaluates depends on values, so a step cannot be captured; the closure can:
     `optimizer.step(TinyJit(closure))`. There is one group of parameters.
 
+    Raises `OptimizerError` for no parameters, for parameters that are no float tensors, and for
+    settings out of range.
+
     >>> weight = Tensor([3.0, -4.0])
     >>> optimizer = LBFGS([weight], line_search_fn="strong_wolfe")
     >>> def closure():

@@ -30,6 +30,9 @@ from ferrule.tensor import Tensor
 class SGD(TensorWise):
     """Stochastic gradient descent, with momentum (Nesterov's if asked) and weight decay.
 
+    Raises `OptimizerError` for no parameters, for parameters that are no float tensors, and for
+    settings out of range.
+
     >>> weight = Tensor([1.0, -1.0])
     >>> optimizer = SGD([weight], lr=0.5)
     >>> _ = (weight * weight).sum().backward()
@@ -100,6 +103,9 @@ class ASGD(TensorWise):
     approximation by averaging" (1992); rates as in Bottou, "Stochastic Gradient Descent Tricks"
     (2012). A change of "lr" acts at once, where PyTorch's acts one step later.
 
+    Raises `OptimizerError` for no parameters, for parameters that are no float tensors, and for
+    settings out of range.
+
     >>> weight = Tensor([1.0])
     >>> optimizer = ASGD([weight], lr=0.25, lambd=0.0)
     >>> _ = (weight * 3).sum().backward()
@@ -169,6 +175,9 @@ class LARS(TensorWise):
     momentum is that of `SGD`, of updates that are scaled already. You, Gitman, Ginsburg, "Large
     Batch Training of Convolutional Networks" (2017), algorithm 1. Give biases and the parameters of
     normalisations a group of their own, with `trust_coefficient` 0: that is plain momentum.
+
+    Raises `OptimizerError` for no parameters, for parameters that are no float tensors, and for
+    settings out of range.
 
     >>> weight = Tensor([3.0, 4.0])
     >>> optimizer = LARS([weight], lr=1.0, trust_coefficient=0.5, weight_decay=0.0)
