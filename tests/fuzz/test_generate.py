@@ -13,7 +13,7 @@ import ferrule
 from ferrule import Context
 from ferrule.schedule import rounding
 from ferrule.schedule.fusion import Fusion
-from ferrule.schedule.guests import Guests
+from ferrule.schedule.guests import HorizontalFusion
 from ferrule.shape.view import View
 from tests.fuzz import surface
 from tests.fuzz.check import check
@@ -67,7 +67,7 @@ def _found(index: int) -> Program | None:
 
 def _forget_plans() -> None:
     ferrule.schedule._recipes.clear()
-    ferrule.schedule._known.clear()
+    ferrule.schedule._known_graphs.clear()
 
 
 def test_single_elements_and_ends_are_among_the_slices() -> None:
@@ -113,13 +113,13 @@ def test_all_options_of_recipes_are_some_methods() -> None:
 def test_sums_are_added_up_beside_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     """Few programs have enough rows for blocks, and enough that reads them."""
     found = []
-    attach = Guests._attach
+    attach = HorizontalFusion._attach
 
-    def noted(guests: Guests, guest: Fusion, host: Fusion) -> None:
+    def noted(guests: HorizontalFusion, guest: Fusion, host: Fusion) -> None:
         found.append(guest)
         attach(guests, guest, host)
 
-    monkeypatch.setattr(Guests, "_attach", noted)
+    monkeypatch.setattr(HorizontalFusion, "_attach", noted)
     _forget_plans()
     for index in range(60):
         program = Generator(5, index, focus="contractions").program()
@@ -131,13 +131,13 @@ def test_sums_are_added_up_beside_blocks(monkeypatch: pytest.MonkeyPatch) -> Non
 def test_sums_are_held_while_their_largest_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
     """They are compared with it in another schedule, where a second rounding would be seen."""
     found: set[Any] = set()
-    held = rounding._held
+    held = rounding._held_values
 
     def noted(*given: Any) -> Any:
         found.update(stored := held(*given))
         return stored
 
-    monkeypatch.setattr(rounding, "_held", noted)
+    monkeypatch.setattr(rounding, "_held_values", noted)
     _forget_plans()
     for index in range(40):
         program = Generator(6, index, focus="contractions").program()

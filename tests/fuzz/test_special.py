@@ -82,7 +82,7 @@ def _finding(index: int) -> Finding | None:
 
 def _forget_plans() -> None:
     ferrule.schedule._recipes.clear()
-    ferrule.schedule._known.clear()
+    ferrule.schedule._known_graphs.clear()
 
 
 def test_products_are_large_enough_for_tiles(monkeypatch: pytest.MonkeyPatch) -> None:

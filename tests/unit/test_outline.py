@@ -30,7 +30,7 @@ def looked_at(monkeypatch: pytest.MonkeyPatch) -> list[None]:
         return graph(outline)
 
     monkeypatch.setattr(Outline, "graph", noting)
-    ferrule.schedule._known.clear()
+    ferrule.schedule._known_graphs.clear()
     return found
 
 
@@ -108,7 +108,7 @@ def test_numbers_on_the_way_are_noted_each_time(monkeypatch: pytest.MonkeyPatch)
     def note(numbers: Iterable[LazyBuffer]) -> None:
         noted.extend(numbers)
 
-    ferrule.schedule._known.clear()
+    ferrule.schedule._known_graphs.clear()
     monkeypatch.setattr("ferrule.schedule.note_passed", note)
     for turn in range(3):
         x = Tensor(X).realize()

@@ -22,7 +22,7 @@ X = np.random.default_rng(0).standard_normal((48, 64)).astype(np.float32)
 def on_the_cpu() -> Iterator[None]:
     """All plans anew: earlier tests may have made some."""
     caches: list[Any] = [
-        *(ferrule.schedule._known, ferrule.schedule._recipes),
+        *(ferrule.schedule._known_graphs, ferrule.schedule._recipes),
         *(changing._forms, lengths._families),
     ]
     for cache in caches:

@@ -65,14 +65,14 @@ _recipes: OrderedDict[_Key, Recipe] = OrderedDict()
 
 @final
 @dataclass(frozen=True)
-class _Known:
+class _KnownGraph:
     """The plan of a known graph: the key of its recipe, and the numbers of `Graph.passed`."""
 
     key: _Key
     passed: tuple[int, ...]
 
 
-_known: dict[tuple[Hashable, ...], _Known] = {}
+_known_graphs: dict[tuple[Hashable, ...], _KnownGraph] = {}
 """The known graphs, by `FERRULE_SKIP` and the keys of their outlines."""
 
 
@@ -100,7 +100,7 @@ def make_schedule(nodes: Sequence[LazyBuffer]) -> Schedule:
 
 def _schedule_of_known(outline: Outline) -> Schedule | None:
     """The schedule of a graph whose outline was seen before; None for any other."""
-    known = _known.get((config().FERRULE_SKIP, outline.key))
+    known = _known_graphs.get((config().FERRULE_SKIP, outline.key))
     recipe = None if known is None else _recipes.get(known.key)
     if known is None or recipe is None:
         return None
@@ -118,7 +118,7 @@ def _schedule_of_new(outline: Outline) -> Schedule | None:
     if whole is None:
         return _schedule_of(graph, Form(graph, outline.parts), partial(_remember, outline, graph))
     found = _schedule_of(
-        whole.graph, Form(whole.graph), partial(_remember_whole, outline, graph, whole)
+        whole.graph, Form(whole.graph), partial(_remember_written_out, outline, graph, whole)
     )
     return None if found is None else whole.named(found)
 
@@ -159,14 +159,14 @@ def _schedule_of(graph: Graph, form: Form, remember: Callable[[_Key], None]) -> 
 
 def _remember(outline: Outline, graph: Graph, key: _Key) -> None:
     """Remember the key of the recipe for graphs with this outline."""
-    if len(_known) >= _MAX_RECIPES:
-        _known.clear()
+    if len(_known_graphs) >= _MAX_RECIPES:
+        _known_graphs.clear()
     passed = set(graph.passed)
     numbers = [number for number, node in enumerate(graph.everything) if node in passed]
-    _known[config().FERRULE_SKIP, outline.key] = _Known(key, tuple(numbers))
+    _known_graphs[config().FERRULE_SKIP, outline.key] = _KnownGraph(key, tuple(numbers))
 
 
-def _remember_whole(outline: Outline, graph: Graph, whole: StandIn, key: _Key) -> None:
+def _remember_written_out(outline: Outline, graph: Graph, whole: StandIn, key: _Key) -> None:
     """Remember the recipe of a graph with templates.
 
     The recipe is that of `whole`, the graph written out, with the numbers of this graph's nodes.
@@ -246,7 +246,7 @@ def _plan(
     order = hazards.ordered()
     whole = [_work(task, reader, hazards.slots, graph.symbolic, alignment) for task in order]
     if keeps_tiles(target):
-        unsuited = _unsuited(order, whole)
+        unsuited = _with_unsuited_blocks(order, whole)
         if unsuited:
             return _plan(graph, target, without_blocks | unsuited)
     works = []
@@ -256,7 +256,7 @@ def _plan(
     return _recipe(graph, works, results), [work.var_vals for work in works]
 
 
-def _unsuited(tasks: list[Task], works: list[_Work]) -> set[LazyBuffer]:
+def _with_unsuited_blocks(tasks: list[Task], works: list[_Work]) -> set[LazyBuffer]:
     """The first outputs of kernels whose kept blocks cannot be computed tile by tile on a GPU."""
     # Imported here and below: other targets need no code generation to plan kernels.
     from ferrule.codegen.grid.chains import can_run_along

@@ -22,7 +22,7 @@ from ferrule.schedule.costs import Cost, Costs, widened_factors
 from ferrule.schedule.fusion import MAX_NODES, SINGLE, Fusion, Visits, move_indices, share_memory
 from ferrule.schedule.gains import Gains
 from ferrule.schedule.graph import Graph, value_sources
-from ferrule.schedule.guests import Guests
+from ferrule.schedule.guests import HorizontalFusion
 from ferrule.schedule.keep import Block, Keeping
 from ferrule.schedule.legality import Legality, is_always_fused
 from ferrule.schedule.rounding import (
@@ -122,7 +122,7 @@ class _Cutter:
         self.keeping = Keeping(
             self.costs, self.gains, self.legality, target, graph.external, without_blocks
         )
-        self.guests = Guests(self.costs, self.keeping, target, self.fusions)
+        self.guests = HorizontalFusion(self.costs, self.keeping, target, self.fusions)
 
     def run(self) -> None:
         for node in reversed(self.graph.order):
@@ -144,7 +144,7 @@ class _Cutter:
             if "outputs" not in self.skipped:
                 self._merge_siblings(node, visits)
             if "guests" not in self.skipped:
-                self.guests.invite(node, visits)
+                self.guests.fuse(node, visits)
         if self.keeping.is_recomputed_by_each(node, visits):
             for fusion, indices in visits.items():
                 self._keep_or_fuse(node, {fusion: indices})

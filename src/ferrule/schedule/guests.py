@@ -26,7 +26,7 @@ _MAX_IMBALANCE: Final = 1.25
 
 
 @final
-class Guests:
+class HorizontalFusion:
     """Finds the kernels among `fusions` that sum a value which another kernel keeps in blocks."""
 
     def __init__(
@@ -38,7 +38,7 @@ class Guests:
         self.threads = target.max_threads
         self.fusions = fusions
 
-    def invite(self, node: LazyBuffer, visits: Visits) -> None:
+    def fuse(self, node: LazyBuffer, visits: Visits) -> None:
         """Fuse the kernels that want a node, if one can keep it in blocks and the others sum these.
 
         Changes `visits` to the kernel that remains.
