@@ -16,7 +16,7 @@ from typing import Any, final
 class Entry(weakref.ref[Any]):
     """A weak reference to an object that knows its key and its table."""
 
-    __slots__ = ("key", "table")
+    __slots__ = ("__weakref__", "key", "table")
     key: Any
     table: Table
 
@@ -46,21 +46,28 @@ class Table(dict[Any, Entry]):
         Another thread, or a destructor, may have entered one since the caller found none. The
         caller then has to forget `made`.
         """
-        entry = Entry(made, _forget)
+        entry = Entry(made, forget)
         entry.key = key
         entry.table = self
+        return made if self.setdefault(key, entry) is entry else self.enter(entry)
+
+    def enter(self, entry: Entry) -> Any:
+        """As `remember`, with an entry that is made already."""
+        key = entry.key
         while True:
             found = self.setdefault(key, entry)
-            if found is entry:
-                return made
             other = found()
             if other is not None:
                 return other
-            self.remove(found)  # its object is gone, and the callback has not run yet
+            self._remove(key, found)  # its object is gone, and the callback has not run yet
 
     def remove(self, entry: Entry) -> None:
         """Remove an entry, but not another that a thread has put in its place meanwhile."""
         key = entry.key
+        entry.key = None  # the entry may outlive what it was for, and its key
+        self._remove(key, entry)
+
+    def _remove(self, key: Any, entry: Entry) -> None:
         if self.get(key) is not entry:
             return
         found = self.pop(key, entry)
@@ -68,10 +75,15 @@ class Table(dict[Any, Entry]):
             self.setdefault(key, found)
 
 
-def _forget(entry: Any, is_finalizing: Callable[[], bool] = sys.is_finalizing) -> None:
+def forget(entry: Any, is_finalizing: Callable[[], bool] = sys.is_finalizing) -> None:
     """Remove the entry of a dead object.
 
     At the end of the process it uses no global name, and hashes no key: objects may outlive names.
     """
     if not is_finalizing():
-        entry.table.remove(entry)
+        key = entry.key
+        entry.key = None
+        table = entry.table
+        found = table.pop(key, entry)
+        if found is not entry:  # its place is another's already, who keeps it
+            table.setdefault(key, found)

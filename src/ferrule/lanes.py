@@ -35,7 +35,7 @@ from ferrule.gradient import (
     tape_position,
 )
 from ferrule.host import Array, HostFunction, on_host
-from ferrule.lazy import LazyBuffer
+from ferrule.lazy import Handle, LazyBuffer
 from ferrule.opkinds import FORMS
 from ferrule.ops import (
     BinaryOps,
@@ -128,6 +128,7 @@ class Lane(JITRunner):
     def __init__(self, lanes: Lanes, node: LazyBuffer) -> None:
         self.lanes = lanes
         self.node = node
+        self._handle = Handle(node)  # a runner is no user of the node
         self.device = node.device
         self.name = "lane"
 
@@ -219,7 +220,7 @@ class _Leaving:
             entry.shapes,
             tuple([self._lanes.holds(parent) for parent in entry.parents]),
             tuple([self._differs(value) for value in entry.saved]),
-            entry.output is not None and self.node(entry.output) is not None,
+            entry.output is not None and self.node(entry.output.node) is not None,
         )
         parents = [
             self._edge(parent) if parent is not None and inside else parent
@@ -231,7 +232,7 @@ class _Leaving:
         ]
         output = entry.output
         if output is not None and one.output_differs:
-            output = self._spread(output)
+            output = Value(self._spread(output.node))
         shapes = tuple([(self._size, *shape) for shape in entry.shapes])
         return Entry.like(entry, _LANES, one, tuple(parents), shapes, tuple(saved), output)
 
@@ -262,7 +263,7 @@ class OneLane:
         ]
         output = wide.output
         if output is not None and self.output_differs:
-            output = lanes.enter(Value(output)).node
+            output = lanes.enter(output)
         entry = Entry.like(
             wide, self.rule, self.arg, wide.parents, self.shapes, tuple(saved), output
         )

@@ -14,13 +14,15 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from itertools import count
 from typing import Any, Final, final
+from weakref import ref
 
 from ferrule.buffer import Buffer
 from ferrule.dtype import DType, exact, truncate
 from ferrule.expr import Expr, as_int, sint
 from ferrule.fold import Scalar, fold_bitcast, fold_cast, is_negative_zero
+from ferrule.interning import Entry, forget
 from ferrule.known import is_empty, moved_const, reduced_const, simpler
-from ferrule.node import Node, Shape
+from ferrule.node import Anchor, Node, Shape, recent_nodes, sweep
 from ferrule.ops import (
     LoadOps,
     MovementOps,
@@ -35,7 +37,7 @@ from ferrule.ops import (
 )
 from ferrule.shape.layout import storage_size, storage_view
 from ferrule.shape.view import ShapeError, View
-from ferrule.threadstate import this_thread
+from ferrule.threadstate import ThreadState, this_thread
 
 
 class DeviceMismatchError(ValueError):
@@ -47,6 +49,8 @@ def _sizes(shape: Sequence[sint]) -> Shape:
 
 
 _serials = count()
+note_made: Final = recent_nodes.append
+"""Notes a weak reference to a new node that has sources."""
 
 
 @final
@@ -118,8 +122,9 @@ class LazyBuffer(Node):
         node.realized = buffer
         node.owner = None
         node.serial = next(_serials)
-        node.key = None
         node.maker = None
+        node.anchor = Anchor()
+        node.marks = None
         return node
 
     @staticmethod
@@ -393,27 +398,26 @@ class LazyBuffer(Node):
         srcs = (self, value)
         return _make(LoadOps.ASSIGN, srcs, region, self.shape, self.dtype, self.device)
 
-    def store_number(self) -> None:
-        """Turn a constant into one element in memory, repeated. The order is `set_realized`'s."""
-        import numpy as np
 
-        number = np.array(self.base_const(), self.dtype.np)
-        buffer = Buffer.fromCPU(self.device, number)
-        if not self.shape:
-            self.set_realized(buffer)
-            return
-        element = LazyBuffer.in_buffer(buffer, (1,) * len(self.shape))
-        self.leave()
-        self.op = LoadOps.EMPTY
-        self.srcs = (element,)
-        self.arg = self.shape
-        self.op = MovementOps.EXPAND
+class Handle:
+    """Holds a node from outside of the graph, as tensors and the tape do.
+
+    What a handle holds is there later: a schedule keeps it, or what it is made of. A node that is
+    only referred to is computed anew, if need be.
+    """
+
+    __slots__ = ("_mark", "node")
+
+    def __init__(self, node: LazyBuffer) -> None:
+        self.node = node
+        self._mark = ref(node.anchor)
 
 
 def elementwise(op: Op, srcs: tuple[LazyBuffer, ...], arg: Any = None) -> LazyBuffer:
     """`op` on each element of the sources, all of one shape."""
     key = (op, srcs, arg)
-    entry = this_thread.state.nodes.get(key)
+    state = this_thread.state
+    entry = state.nodes.get(key)
     found: LazyBuffer | None = None if entry is None else entry()
     if found is not None:
         return found
@@ -428,7 +432,7 @@ def elementwise(op: Op, srcs: tuple[LazyBuffer, ...], arg: Any = None) -> LazyBu
         shape, dtype = infer(op, [(s.shape, s.dtype) for s in srcs], arg)
     known = simpler(op, srcs, shape)
     if known is None:
-        return _make(op, srcs, arg, shape, dtype, device, key)
+        return _make(op, srcs, arg, shape, dtype, device, key, state)
     if isinstance(known, LazyBuffer):
         return known
     return LazyBuffer.const(known, dtype, shape, device)
@@ -447,11 +451,9 @@ def _make(
     dtype: DType,
     device: str,
     key: Any = None,
+    maker: ThreadState | None = None,
 ) -> LazyBuffer:
-    """A new node; with a `key`, which must hold the same tuple object `srcs`, it is found again.
-
-    A second tuple would be a second reference to the sources, and the scheduler counts references.
-    """
+    """A new node of this thread, which is `maker`; with a `key` it is found again."""
     node = object.__new__(LazyBuffer)
     node.op = op
     node.srcs = srcs
@@ -462,10 +464,24 @@ def _make(
     node.realized = None
     node.owner = None
     node.serial = next(_serials)
-    node.key = key
-    node.maker = maker = this_thread.state
-    if key is not None:
-        node = maker.nodes.remember(key, node)
+    node.maker = maker = maker or this_thread.state
+    node.marks = None
+    if key is None:
+        node.anchor = Anchor()
+        reference = ref(node)
+    else:
+        node.anchor = entry = reference = Entry(node, forget)
+        entry.key = key
+        entry.table = table = maker.nodes
+        if table.setdefault(key, entry) is not entry:
+            found: LazyBuffer = table.enter(entry)
+            if found is not node:
+                entry.key = None
+                return found
+    if srcs:
+        note_made(reference)
+        if len(recent_nodes) > recent_nodes.limit:
+            sweep()
     return node
 
 
@@ -500,7 +516,8 @@ def check_assign(old: LazyBuffer, value: LazyBuffer, region: View | None) -> Non
 def _moved(source: LazyBuffer, op: MovementOps, arg: Any) -> LazyBuffer:
     srcs = (source,)
     key = (op, srcs, arg)
-    entry = this_thread.state.nodes.get(key)
+    state = this_thread.state
+    entry = state.nodes.get(key)
     found: LazyBuffer | None = None if entry is None else entry()
     if found is not None:
         return found
@@ -512,7 +529,7 @@ def _moved(source: LazyBuffer, op: MovementOps, arg: Any) -> LazyBuffer:
     value = moved_const(op, source) if source.op is LoadOps.CONST else None
     if value is not None:
         return LazyBuffer.const(value, dtype, shape, device)
-    return _make(op, srcs, arg, shape, dtype, device, key)
+    return _make(op, srcs, arg, shape, dtype, device, key, state)
 
 
 _SIMPLIFIED: Final[dict[MovementOps, Callable[[LazyBuffer, Any], LazyBuffer]]] = {

@@ -175,7 +175,7 @@ def _computed_alone(nodes: Sequence[LazyBuffer]) -> bool:
 
 
 def _below(nodes: Iterable[LazyBuffer]) -> set[int]:
-    """The serial numbers of all nodes below. A list of nodes would count as a reader of them."""
+    """The serial numbers of all nodes below."""
     return {node.serial for node in toposort(nodes, everything=True)}
 
 

@@ -39,9 +39,10 @@ class Storage:
     `holder` is another object that has that version, if there is one.
     """
 
-    __slots__ = ("__weakref__", "earlier", "holder", "node", "replaced", "token", "writes")
+    __slots__ = ("__weakref__", "_mark", "earlier", "holder", "node", "replaced", "token", "writes")
 
     node: LazyBuffer
+    """The version that holds now; `put` makes another one that."""
     token: Token
     replaced: int
     """The number of times that the version was replaced before there was memory for it."""
@@ -51,7 +52,7 @@ class Storage:
     """The number of writes, those that changed nothing included."""
 
     def __init__(self, node: LazyBuffer, holder: Holder | None = None) -> None:
-        self.node = node
+        self.put(node)
         self.holder = None if holder is None else weakref.ref(holder)
         self.token = Token(self)
         self.replaced = 0
@@ -59,6 +60,11 @@ class Storage:
         self.writes = 0
         if node.owner is None:
             node.owner = self.token
+
+    def put(self, version: LazyBuffer) -> None:
+        """Makes a version the one that holds now; as a handle does, it keeps it."""
+        self.node = version
+        self._mark = weakref.ref(version.anchor)
 
     def write(self, value: LazyBuffer, region: View | None = None) -> None:
         """Replaces the part at `region`, or all, by `value`; earlier reads keep their meaning.
@@ -82,7 +88,7 @@ class Storage:
         started = old.realized is not None or old.op is LoadOps.ASSIGN
         started = started or self.replaced == _MOST_REPLACED
         if region is None and not started and not value.owns_memory:
-            self.node = value  # there is no memory yet to write to
+            self.put(value)  # there is no memory yet to write to
             self.replaced += 1
             self.earlier.append(old if old.op is LoadOps.CONST else weakref.ref(old))
             _without_memory.add(weakref.ref(self, _without_memory.discard))
@@ -90,7 +96,7 @@ class Storage:
             if self.earlier and old.realized is not None:
                 self.earlier.clear()
             memory = old if old.owns_memory else _in_new_memory(old)
-            self.node = memory.assign(value, region)
+            self.put(memory.assign(value, region))
         if self.node.owner is None:
             self.node.owner = self.token
         if self.node.op is LoadOps.ASSIGN:
@@ -118,7 +124,8 @@ class Storage:
         before = self._before()
         if before is None:
             return False
-        failed, self.node = self.node, before
+        failed = self.node
+        self.put(before)
         holder = None if self.holder is None else self.holder()
         if holder is not None:
             holder.go_back(failed, before)
@@ -147,7 +154,7 @@ class Storage:
 
     def settle(self) -> None:
         """Give the present version memory of its own, to which later versions are written."""
-        self.node = _in_new_memory(self.node)
+        self.put(_in_new_memory(self.node))
         self.node.owner = self.token
 
 

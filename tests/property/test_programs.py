@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from ferrule.device import Buffer
 from ferrule.dtype import dtypes
-from ferrule.lazy import LazyBuffer
+from ferrule.lazy import Handle, LazyBuffer
 from ferrule.ops import BinaryOps, ReduceOps
 from ferrule.realize import realize
 from ferrule.schedule.views import dense
@@ -38,12 +38,12 @@ class Memory:
     array: Array
 
 
-@dataclass
-class Held:
+class Held(Handle):
     """A value that was built and not computed, and what it must be."""
 
-    node: LazyBuffer
-    expected: Array
+    def __init__(self, node: LazyBuffer, expected: Array) -> None:
+        super().__init__(node)
+        self.expected = expected
 
 
 class Program:

@@ -78,5 +78,5 @@ def test_no_key_is_hashed_when_the_process_ends() -> None:
     table.remember(key, thing)
     (entry,) = table.values()
     key.meanwhile = [lambda: pytest.fail("its key was hashed")]
-    interning._forget(entry, lambda: True)
+    interning.forget(entry, lambda: True)
     assert key.meanwhile.pop()

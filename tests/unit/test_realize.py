@@ -14,7 +14,7 @@ from ferrule.dtype import dtypes
 from ferrule.expr import Variable
 from ferrule.gradient import GradientError
 from ferrule.helpers import GlobalCounters
-from ferrule.lazy import LazyBuffer
+from ferrule.lazy import Handle, LazyBuffer
 from ferrule.ops import BinaryOps, LazyOp, ReduceOps, UnaryOps
 from ferrule.realize import realize, run
 from ferrule.runner import JITRunner, observer
@@ -52,9 +52,9 @@ def test_what_is_realised_does_not_run_again() -> None:
 
 def test_an_intermediate_result_that_is_held_is_kept() -> None:
     x = from_array(X)
-    total = x.r(ReduceOps.SUM, (0, 1)).contiguous()
-    realize([total.expand((3, 4)).e(BinaryOps.MUL, x)])
-    assert total.realized is not None
+    total = Handle(x.r(ReduceOps.SUM, (0, 1)).contiguous())
+    realize([total.node.expand((3, 4)).e(BinaryOps.MUL, x)])
+    assert total.node.realized is not None
 
 
 def test_a_value_on_another_device_is_copied() -> None:

@@ -15,12 +15,13 @@ from tests.effort import calls
 from tests.kernels import add, load, store
 from tests.planning import Work
 
+from ferrule.buffer import BufferUseError
 from ferrule.capture import Capture
 from ferrule.codegen.lower import lower
 from ferrule.device import Buffer, Device
 from ferrule.dtype import dtypes
 from ferrule.expr import Variable
-from ferrule.lazy import LazyBuffer
+from ferrule.lazy import Handle, LazyBuffer
 from ferrule.ops import (
     BinaryOps,
     BufferOps,
@@ -59,11 +60,8 @@ def to_array(node: LazyBuffer) -> Array:
     return node.realized.toCPU().reshape(node.shape)
 
 
-class Value:
+class Value(Handle):
     """A node with broadcasting arithmetic, so that the tests read as formulas."""
-
-    def __init__(self, node: LazyBuffer) -> None:
-        self.node = node
 
     @property
     def shape(self) -> tuple[Any, ...]:
@@ -538,13 +536,27 @@ def test_a_reader_outside_the_schedule_gets_a_copy_or_its_value() -> None:
 def test_a_version_that_somebody_holds_is_copied() -> None:
     storage = storage_of(X)
     buffer = buffer_of(storage)
-    held = storage.node
+    held = Handle(storage.node)
     storage.write((Value(storage.node) * 2.0).node)
     realize([storage.node])
     assert buffer_of(storage) is buffer
-    assert held.realized is not buffer
-    np.testing.assert_array_equal(to_array(held), X)
+    assert held.node.realized is not buffer
+    np.testing.assert_array_equal(to_array(held.node), X)
     np.testing.assert_array_equal(to_array(storage.node), X * 2)
+
+
+def test_a_version_that_nothing_holds_is_gone_when_it_is_written_over() -> None:
+    """To refer to a node is not to hold it: an error is better than what is there now."""
+    storage = storage_of(X)
+    old = storage.node
+    made_of_it = old.e(UnaryOps.NEG)
+    result = (Value(made_of_it) * 2.0).node
+    storage.write(result)
+    realize([storage.node])
+    np.testing.assert_array_equal(to_array(storage.node), X * -2)
+    for node in (old.e(UnaryOps.EXP2), made_of_it):
+        with pytest.raises(BufferUseError, match=r"written over since, and nothing held"):
+            realize([node])
 
 
 def test_memory_that_was_handed_out_keeps_its_contents() -> None:
@@ -978,16 +990,51 @@ def test_the_same_numbers_again_stay_in_the_kernel(monkeypatch: pytest.MonkeyPat
     assert LazyBuffer.const(0.125, dtypes.float32, X.shape, DEVICE).base_const() == 0.125
 
 
-def test_a_number_in_memory_is_the_constant_that_it_was() -> None:
-    for value, dtype in ((2.5, dtypes.bfloat16), (-3, dtypes.int8), (float("nan"), dtypes.float64)):
-        constant = LazyBuffer.const(value, dtype, (2, 3), DEVICE)
-        negated = constant.e(BinaryOps.ADD, from_array(np.zeros((2, 3))).cast(dtype))
-        constant.store_number()
-        assert constant.base_const() is None
-        assert LazyBuffer.const(value, dtype, (2, 3), DEVICE) is not constant
-        expected = np.full((2, 3), value, dtype.np).astype(np.float64)
-        np.testing.assert_array_equal(to_array(negated).astype(np.float64), expected)
-        np.testing.assert_array_equal(to_array(constant).astype(np.float64), expected)
+@pytest.mark.parametrize("shape", [(), (2, 3)])
+def test_a_number_in_memory_is_the_constant_that_it_was(
+    shape: tuple[int, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A constant of a graph stays one, though it is memory in the graph that stands in for it."""
+    made = plans(monkeypatch)
+    zeros = from_array(np.zeros(shape, np.float32))
+    for value in (2.5, -3.0, 0.1, 7.0, float("nan"), 1e30, -0.5):
+        constant = LazyBuffer.const(value, dtypes.float32, shape, DEVICE)
+        nodes = [constant.e(BinaryOps.ADD, zeros), constant.e(BinaryOps.MAX, zeros)]
+        realize([*nodes, constant.contiguous()])
+        expected = np.full(shape, value, np.float32)
+        np.testing.assert_array_equal(to_array(nodes[0]), expected)
+        np.testing.assert_array_equal(to_array(nodes[1]), np.maximum(expected, 0))
+        np.testing.assert_array_equal(constant.base_const(), np.float32(value))
+    assert len(made) == 5, "from the fifth on they have one plan"
+
+
+def test_a_number_that_was_the_same_so_far_changes_as_well(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Graphs that differ in known numbers are not looked at; one that differs in others is."""
+    made = plans(monkeypatch)
+    looked_at: list[None] = []
+    graph = Outline.graph
+
+    def noting(outline: Outline) -> object:
+        looked_at.append(None)
+        return graph(outline)
+
+    monkeypatch.setattr(Outline, "graph", noting)
+    x = from_array(X)
+    for turn in range(30):
+        slope, shift = turn / 8 + 0.0625, 3.5 if turn < 10 or turn == 20 else turn / 16
+        node = (Value(x) * slope + shift).node
+        np.testing.assert_array_equal(to_array(node), X * np.float32(slope) + np.float32(shift))
+        if turn == 9:
+            assert len(looked_at) == 5, "four with plans of their own, and the first without"
+    assert len(made) <= 8
+    assert len(looked_at) <= 9
+
+
+def test_a_number_that_changes_and_is_asked_for_itself() -> None:
+    for turn in range(8):
+        for shape in ((), (3,)):
+            constant = LazyBuffer.const(turn + 0.25, dtypes.float32, shape, DEVICE)
+            np.testing.assert_array_equal(to_array(constant), np.full(shape, turn + 0.25))
 
 
 def test_one_schedule_may_use_two_values_of_a_variable() -> None:

@@ -15,7 +15,7 @@ from weakref import ref
 
 from ferrule.dtype import DType, check_range, dtypes, exact
 from ferrule.expr import INDEX, Expr, present_value, sint
-from ferrule.lazy import LazyBuffer, elementwise
+from ferrule.lazy import Handle, LazyBuffer, elementwise
 from ferrule.opkinds import ELEMENTWISE
 from ferrule.ops import (
     BinaryOps,
@@ -94,7 +94,7 @@ class Entry:
         self.kinds = tuple([source.node.dtype for source in sources])
         inputs = rule.inputs
         self.saved = tuple([sources[position] for position in inputs]) if inputs else ()
-        self.output = node if rule.output else None
+        self.output = Value(node) if rule.output else None
         self.freed = False
         self.serial = next(_serials)
 
@@ -106,7 +106,7 @@ class Entry:
         parents: tuple[Edge | None, ...],
         shapes: tuple[Shape, ...],
         saved: tuple[Value, ...],
-        output: LazyBuffer | None,
+        output: Value | None,
     ) -> Entry:
         """The same operation, recorded in another way."""
         entry = object.__new__(Entry)
@@ -125,7 +125,7 @@ class Entry:
     def result(self) -> Value:
         """The result of the operation, for rules that keep it."""
         assert self.output is not None, f"the rule of {self.name} does not keep its output"
-        return Value(self.output, self)
+        return Value(self.output.node, self)
 
     def free(self) -> None:
         """Drop the kept values to free memory; entries that keep nothing stay usable."""
@@ -227,10 +227,9 @@ FLAT: frozenset[Op] = frozenset([op for op, row in ELEMENTWISE.items() if row.fl
 
 
 def _apply(op: Op, sources: tuple[Value, ...], node: LazyBuffer, arg: Any = None) -> Value:
-    if this_thread.state.recording:
-        for source in sources:
-            if source.edge is not None:
-                return _record_op(op, sources, node, arg)
+    for source in sources:
+        if source.edge is not None and this_thread.state.recording:
+            return _record_op(op, sources, node, arg)
     return Value(node)
 
 
@@ -249,10 +248,10 @@ def _record_op(op: Op, sources: tuple[Value, ...], node: LazyBuffer, arg: Any) -
 # *** values ***
 
 
-_constants: dict[Any, LazyBuffer] = {}
+_constants: dict[Any, Value] = {}
 
 
-def constant(number: Number | Expr, dtype: DType, shape: Shape, device: str) -> LazyBuffer:
+def constant(number: Number | Expr, dtype: DType, shape: Shape, device: str) -> Value:
     """A number for every element; the last few hundred are kept, because functions need many.
 
     An expression is a number that is known when it runs. Raises `OverflowError` if the number is
@@ -261,15 +260,15 @@ def constant(number: Number | Expr, dtype: DType, shape: Shape, device: str) -> 
     if isinstance(number, Expr):
         check_expression(number, dtype)
     key = (number if type(number) is int else exact(number), dtype, shape, device)
-    node = _constants.get(key)
+    value = _constants.get(key)
     # A constant that was computed has become memory, which nothing should hold without need.
-    if node is None or node.op is not LoadOps.CONST:
+    if value is None or value.node.op is not LoadOps.CONST:
         if not isinstance(number, Expr):
             check_range(number, dtype)
         if len(_constants) >= 512:
             _constants.clear()
-        node = _constants[key] = LazyBuffer.const(number, dtype, shape, device)
-    return node
+        value = _constants[key] = Value(LazyBuffer.const(number, dtype, shape, device))
+    return value
 
 
 def check_expression(number: Expr, dtype: DType) -> None:
@@ -283,17 +282,18 @@ def check_expression(number: Expr, dtype: DType) -> None:
 
 
 @final
-class Value:
+class Value(Handle):
     """A node of the lazy graph, and its edge into the tape. It never changes.
 
     The methods are the primitive ops: shapes and dtypes must fit exactly, and only Python numbers
     are converted.
     """
 
-    __slots__ = ("edge", "node")
+    __slots__ = ("edge",)
 
     def __init__(self, node: LazyBuffer, edge: Edge | None = None) -> None:
-        self.node = node
+        self.node = node  # what `Handle` does, without a call: each operation makes one
+        self._mark = ref(node.anchor)
         self.edge = edge
 
     @property
@@ -314,7 +314,7 @@ class Value:
         """A constant with this value's dtype and device, and its shape unless given."""
         node = self.node
         shape = node.shape if shape is None else shape
-        return Value(constant(number, node.dtype, shape, node.device))
+        return constant(number, node.dtype, shape, node.device)
 
     def nothing(self, shape: Shape) -> Value:
         """Zeros that depend on this value, though on none of its elements: its gradient is zeros.

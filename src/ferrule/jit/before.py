@@ -20,11 +20,11 @@ from ferrule.jit.results import Leaf
 from ferrule.jit.sharing import Sharing
 from ferrule.jit.watch import Watch
 from ferrule.lazy import LazyBuffer
-from ferrule.node import forget_nodes
 from ferrule.random import streams
 from ferrule.realize import realize
 from ferrule.tensor import Tensor
 from ferrule.tensor.cell import Cell
+from ferrule.threadstate import this_thread
 
 
 @final
@@ -68,7 +68,7 @@ class Before:
         self._forget_cells(arguments.tensors[count:])
         # Nodes are numbered as well: all that are made in the call come after this one. Equal
         # ones from before are not to be taken for them: their values stay what they are.
-        forget_nodes()
+        this_thread.state.nodes.clear()
         self.last_node = _newest_node()
         self._renew_memory(tensors, writes)
         self.last_version = _newest_node()

@@ -494,6 +494,6 @@ def _give_memory(tensor: Tensor) -> None:
         node = value.node.contiguous()
         cell.value = Value(node, value.edge)
         if cell.storage is not None:
-            cell.storage.node = node
+            cell.storage.put(node)
             node.owner = cell.storage.token
     realize([cell.value.node])

@@ -59,7 +59,7 @@ def _renew(owner: Owner) -> None:
     new.owner = old.owner
     storage = owner.storage if isinstance(owner, Cell) else owner
     if storage is not None:
-        storage.node = new
+        storage.put(new)
     if isinstance(owner, Cell):
         owner.value = Value(new, owner.value.edge)
 

@@ -18,14 +18,19 @@ from ferrule.memory import Lifetime, plan_memory
 from ferrule.ops import BufferOps, LazyOp, LoadOps, ScheduleItem
 from ferrule.records import dataclass
 from ferrule.schedule import stored
-from ferrule.schedule.changing import changes
+from ferrule.schedule.changing import changes, names_number, without_number
 from ferrule.schedule.cut import cut
 from ferrule.schedule.expansion import written_out
 from ferrule.schedule.graph import Graph, note_passed
 from ferrule.schedule.hazards import Hazards
 from ferrule.schedule.joined import place_pieces
 from ferrule.schedule.lengths import schedule_of_any_length
-from ferrule.schedule.offsets import StandIn, stand_in
+from ferrule.schedule.offsets import (
+    StandIn,
+    number_in_memory,
+    stand_in,
+    with_numbers_in_memory,
+)
 from ferrule.schedule.outline import Outline
 from ferrule.schedule.recipe import Form, Place, Recipe, Schedule, Step
 from ferrule.schedule.slots import Slot, Slots
@@ -76,6 +81,23 @@ _known_graphs: dict[tuple[Hashable, ...], _KnownGraph] = {}
 """The known graphs, by `FERRULE_SKIP` and the keys of their outlines."""
 
 
+@final
+@dataclass(frozen=True)
+class _Numbered:
+    """What became of a graph some of whose constants are memory in the one that is planned."""
+
+    key: _Key
+    nodes: tuple[int, ...]
+    """Which of the graph's nodes each of the other graph is; ~n for the memory of constant n."""
+    fixed: tuple[tuple[int, Hashable], ...]
+    """The other constants, which must be as they were: their places, and their bits."""
+    passed: tuple[int, ...]
+
+
+_numbered: dict[tuple[Hashable, ...], _Numbered] = {}
+"""By the optimisations that are left out, and the keys of outlines without numbers."""
+
+
 def create_schedule(nodes: Sequence[LazyBuffer]) -> list[ScheduleItem]:
     """The kernels that compute `nodes`, to be run in this order by the caller.
 
@@ -91,11 +113,8 @@ def make_schedule(nodes: Sequence[LazyBuffer]) -> Schedule:
     outline = Outline(nodes)
     if not outline.requested:
         return Recipe((), (), (), ()).follow((), [])
-    schedule = _schedule_of_known(outline) or _schedule_of_new(outline)
-    if schedule is None:  # some numbers were put into memory, so that the graph is another one
-        del outline  # references count
-        return make_schedule(nodes)
-    return schedule
+    known = _schedule_of_known(outline) or _schedule_of_numbered(outline)
+    return known or _schedule_of_new(outline)
 
 
 def _schedule_of_known(outline: Outline) -> Schedule | None:
@@ -110,51 +129,94 @@ def _schedule_of_known(outline: Outline) -> Schedule | None:
     return recipe.follow([_NO_VALUES] * len(recipe.steps), outline.nodes)
 
 
-def _schedule_of_new(outline: Outline) -> Schedule | None:
-    """The schedule of any graph; None if some of its numbers were put into memory meanwhile."""
+def _schedule_of_numbered(outline: Outline) -> Schedule | None:
+    """The schedule of a graph that differs from an earlier one in numbers that keep changing."""
+    if not _numbered or this_thread.state.observer is not None:
+        return None
+    numbered = _numbered.get((config().FERRULE_SKIP, _without_numbers(outline)))
+    recipe = None if numbered is None else _recipes.get(numbered.key)
+    if numbered is None or recipe is None:
+        return None
+    if any([outline.parts[place][2] != bits for place, bits in numbered.fixed]):
+        return None
+    _recipes.move_to_end(numbered.key)
+    nodes = outline.nodes
+    note_passed([nodes[number] for number in numbered.passed])
+    found = [nodes[n] if n >= 0 else number_in_memory(nodes[~n]) for n in numbered.nodes]
+    return recipe.follow([_NO_VALUES] * len(recipe.steps), found)
+
+
+def _without_numbers(outline: Outline) -> tuple[Hashable, ...]:
+    parts = outline.parts
+    return (*[without_number(part) for part in parts], *outline.key[len(parts) :])
+
+
+def _schedule_of_new(outline: Outline) -> Schedule:
+    """The schedule of any graph."""
     graph = outline.graph()
     note_passed(graph.passed)
     whole = written_out(graph)
     if whole is None:
-        return _schedule_of(graph, Form(graph, outline.parts), partial(_remember, outline, graph))
-    found = _schedule_of(
-        whole.graph, Form(whole.graph), partial(_remember_written_out, outline, graph, whole)
-    )
-    return None if found is None else whole.named(found)
+        form = Form(graph, outline.parts)
+        return _schedule_of(graph, form, partial(_remember, outline, graph), outline)
+    remember = partial(_remember_written_out, outline, graph, whole)
+    return whole.named(_schedule_of(whole.graph, Form(whole.graph), remember))
 
 
-def _schedule_of(graph: Graph, form: Form, remember: Callable[[_Key], None]) -> Schedule | None:
+def _schedule_of(
+    graph: Graph, form: Form, remember: Callable[[_Key], None], outline: Outline | None = None
+) -> Schedule:
     """The schedule of a graph without templates.
 
-    None if some of its numbers were put into memory. `remember` is called with the key of the
-    recipe, if that serves an equal graph again.
+    `remember` is called with the key of a recipe that is good for the same graph again. With its
+    `outline` a graph that differs in numbers alone is found again.
     """
     target = target_of(next(iter(graph.requested)).device)
     if form.key is None:
         return Recipe.follow(*_plan(graph, target), graph.everything)
-    skipped = config().FERRULE_SKIP
-    key = _Key((target, skipped, form.key))
-    if key not in _recipes:
-        changed = changes(graph, form.key)
-        # A capture keeps the numbers in its kernels, since they are the same in all replays.
-        is_captured = this_thread.state.observer is not None
-        if changed.numbers and not is_captured:
-            for node in changed.numbers:
-                node.store_number()
-            return None
-        if changed.offsets and "offsets" not in skipped:
-            other = stand_in(graph, changed.offsets, part_alignment(target), not is_captured)
-            if other is not None:
-                return other.named(_follow_recipe(other.graph, target, Form(other.graph)))
-        if not is_captured and "lengths" not in skipped:
-            parts = (*form.key, skipped)
-            found = schedule_of_any_length(graph, parts, lambda g: _plan(g, target)[0], target)
-            if found is not None:
-                return found
+    found = _by_another_graph(graph, target, form, outline)
+    if found is not None:
+        return found
     found = _follow_recipe(graph, target, form)
     if not graph.symbolic:
-        remember(key)
+        remember(_Key((target, config().FERRULE_SKIP, form.key)))
     return found
+
+
+def _by_another_graph(
+    graph: Graph, target: Target, form: Form, outline: Outline | None = None
+) -> Schedule | None:
+    """The schedule of a graph by the recipe for one in which what keeps changing is memory or a
+    variable; None where the graph has a recipe of its own, or is to get one.
+
+    With its `outline` a graph that differs in numbers alone is found again.
+    """
+    parts = form.key
+    assert parts is not None, "graphs without a key have no recipe"
+    skipped = config().FERRULE_SKIP
+    if _Key((target, skipped, parts)) in _recipes:
+        return None
+    changed = changes(graph, parts)
+    # A capture keeps the numbers, as its replays do not change them.
+    is_captured = this_thread.state.observer is not None
+    if changed.numbers and not is_captured:
+        other = with_numbers_in_memory(graph, changed.numbers)
+        other_form = Form(other.graph)
+        found = _by_another_graph(other.graph, target, other_form)
+        if found is None:
+            found = _follow_recipe(other.graph, target, other_form)
+            if outline is not None and not graph.symbolic:
+                assert other_form.key is not None, "it was followed"
+                key = _Key((target, skipped, other_form.key))
+                _remember_numbered(outline, graph, other, key)
+        return other.named(found)
+    if changed.offsets and "offsets" not in skipped:
+        moved = stand_in(graph, changed.offsets, part_alignment(target), not is_captured)
+        if moved is not None:
+            return moved.named(_follow_recipe(moved.graph, target, Form(moved.graph)))
+    if is_captured or "lengths" in skipped:
+        return None
+    return schedule_of_any_length(graph, (*parts, skipped), lambda g: _plan(g, target)[0], target)
 
 
 def _remember(outline: Outline, graph: Graph, key: _Key) -> None:
@@ -187,6 +249,30 @@ def _keep(key: _Key, recipe: Recipe) -> None:
     _recipes[key] = recipe
     if len(_recipes) > _MAX_RECIPES:
         _recipes.popitem(last=False)
+
+
+def _remember_numbered(outline: Outline, graph: Graph, other: StandIn, key: _Key) -> None:
+    """From now on a graph that differs from this one in numbers has the recipe with that key."""
+    if len(_numbered) >= _MAX_RECIPES:
+        _numbered.clear()
+    number = {node: place for place, node in enumerate(graph.everything)}
+    nodes: list[int] = []
+    in_memory: set[int] = set()
+    for node in other.graph.everything:
+        constant = other.numbers.get(node)
+        if constant is not None:
+            in_memory.add(number[constant])
+        original = other.originals.get(node, node)
+        nodes.append(number[original] if constant is None else ~number[constant])
+    constants = [place for place, part in enumerate(outline.parts) if names_number(part)]
+    fixed = [(place, outline.parts[place][2]) for place in constants if place not in in_memory]
+    passed = set(graph.passed)
+    _numbered[config().FERRULE_SKIP, _without_numbers(outline)] = _Numbered(
+        key,
+        tuple(nodes),
+        tuple(fixed),
+        tuple([place for place, node in enumerate(graph.everything) if node in passed]),
+    )
 
 
 def _follow_recipe(graph: Graph, target: Target, form: Form) -> Schedule:

@@ -81,8 +81,7 @@ def changes(graph: Graph, key: tuple[Any, ...]) -> Changes:
         offsets = [pair for pair in found if pair[1]]
     if not constants and not offsets:
         return _NONE
-    # A constant's part of the key begins with CONST, the number, its bits.
-    form = tuple([part[3:] if _names_number(part) else without_offsets(part) for part in key])
+    form = tuple([without_offsets(without_number(part)) for part in key])
     numbers = [exact(node.arg) for node in constants]
     seen = _forms.get(form)
     if seen is None:
@@ -102,6 +101,11 @@ def _is_number(node: LazyBuffer) -> bool:
     return value is not None and not isinstance(value, Expr)
 
 
-def _names_number(part: Any) -> bool:
-    is_constant = isinstance(part, tuple) and part[0] is LoadOps.CONST
-    return is_constant and not isinstance(part[1], Expr)
+def names_number(part: Any) -> bool:
+    """Whether a part of a graph's key stands for a constant: CONST, the number, its bits, ..."""
+    return part[0] is LoadOps.CONST and not isinstance(part[1], Expr)
+
+
+def without_number(part: Any) -> Any:
+    """A part of a graph's key without the number of a constant."""
+    return part[3:] if names_number(part) else part

@@ -1,13 +1,12 @@
 """The graph of one schedule: the nodes to compute, and the readers outside of it.
 
 Old versions of memory may be overwritten only when nothing will read them later. Readers in this
-schedule can be put first. To find all others, the known references to a node are compared with the
-interpreter's count. An unexplained reference counts as a reader.
+schedule can be put first; all others have a handle, or are users that no schedule has computed yet
+(see `node.needed_outside`). What is held but never read costs a copy.
 """
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import field
 from typing import final
@@ -35,7 +34,7 @@ class Graph:
     everything: list[LazyBuffer]
     """`order`, and the versions that are replaced as a whole, with what they are made of."""
     external: set[LazyBuffer] = field(default_factory=set)
-    """The nodes that something outside the schedule refers to."""
+    """The nodes that are asked for, have handles, or are used by nodes outside the schedule."""
     moved_out: list[LazyBuffer] = field(default_factory=list)
     """The old versions that are read later: they must be copied before they are overwritten."""
     symbolic: bool = False
@@ -83,11 +82,12 @@ def toposort(roots: Iterable[LazyBuffer], everything: bool = False) -> list[Lazy
 def graph_of(
     requested: dict[LazyBuffer, None], everything: list[LazyBuffer], outside: Sequence[int]
 ) -> Graph:
-    """The graph of these nodes; something outside refers to those with the numbers `outside`."""
+    """The graph of these nodes; those with the numbers `outside` are needed there as well."""
     order = everything
     if any([node.op is LoadOps.ASSIGN for node in everything]):
         order = toposort(requested)
-    graph = Graph(order, requested, everything, {everything[number] for number in outside})
+    held = {everything[number] for number in outside}
+    graph = Graph(order, requested, everything, held | requested.keys())
     graph.symbolic = any([_is_symbolic(node) for node in everything])
     _find_late_readers(graph)
     graph.passed = _numbers_on_the_way(graph)
@@ -199,20 +199,6 @@ def _has_expr(arg: object) -> bool:
 # *** readers outside of this schedule ***
 
 
-# The references that counting itself makes: those to an object in a list and nowhere else.
-(_OWN,) = map(sys.getrefcount, [object()])
-
-
-def referenced_from_outside(nodes: list[LazyBuffer], uses: Sequence[int]) -> list[int]:
-    """The numbers of the nodes with references other than this list's and their users' in it.
-
-    `uses` counts the users of each node. The caller must hold no other references, except to the
-    nodes to compute, which something outside refers to anyway.
-    """
-    counts = enumerate(map(sys.getrefcount, nodes))
-    return [number for number, found in counts if found - uses[number] > _OWN]
-
-
 def _find_late_readers(graph: Graph) -> None:
     """Decide how to preserve old versions that are needed after this schedule.
 
@@ -251,7 +237,7 @@ def _replaced_versions(graph: Graph) -> list[LazyBuffer]:
 
 
 def late_readers(graph: Graph) -> dict[LazyBuffer, frozenset[LazyBuffer]]:
-    """For each node, the nodes held outside that will be computed from it after this schedule."""
+    """For each node, those needed outside that are made of it after this schedule."""
     none: frozenset[LazyBuffer] = frozenset()
     readers: dict[LazyBuffer, frozenset[LazyBuffer]] = {}
     inherited: dict[LazyBuffer, frozenset[LazyBuffer]] = {}

@@ -15,7 +15,6 @@ from collections import OrderedDict
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final, TypeAlias, final
 
-from ferrule.buffer import Buffer
 from ferrule.dtype import exact
 from ferrule.expr import Length, as_expr, as_int, sint
 from ferrule.lazy import LazyBuffer
@@ -29,6 +28,7 @@ from ferrule.ops import (
 )
 from ferrule.records import dataclass
 from ferrule.schedule.graph import Graph
+from ferrule.schedule.offsets import number_in_memory
 from ferrule.schedule.recipe import Recipe, Schedule
 from ferrule.shape.view import Shape, ShapeError, View, prod_sint, same
 from ferrule.target import Target
@@ -348,16 +348,8 @@ def _number_leaves(graph: Graph, changed: Sequence[int]) -> dict[LazyBuffer, Laz
     """A leaf of one element for each constant that changes; `changed` has their positions."""
     if not changed:
         return {}
-    import numpy as np
-
     constants = [node for node in graph.everything if node.base_const() is not None]
-    leaves: dict[LazyBuffer, LazyBuffer] = {}
-    for place in changed:
-        node = constants[place]
-        number = np.array(node.base_const(), node.dtype.np)
-        buffer = Buffer.fromCPU(node.device, number)
-        leaves[node] = LazyBuffer.in_buffer(buffer, (1,) * len(node.shape))
-    return leaves
+    return {constants[place]: number_in_memory(constants[place]) for place in changed}
 
 
 # *** the graph of any length ***

@@ -1,14 +1,16 @@
-"""Offsets that change from call to call, such as those of random crops.
+"""Stand-ins of graphs in which offsets or numbers change from call to call, as in random crops.
 
 Kernels need not know where a part of memory begins: they are given that part as a buffer. So a
 graph with such parts gets a *stand-in*, in which the parts are leaves. Its form, and so its recipe,
 is the same wherever the parts begin. Other changing offsets, such as those of a crop of a padded
-value, become variables in the stand-in.
+value, become variables in the stand-in. A changing number, such as a learning rate, becomes one
+element in memory.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Set
+from collections.abc import Iterable, Mapping, Set
+from dataclasses import field
 from typing import Any, final
 
 from ferrule.buffer import Buffer
@@ -56,6 +58,8 @@ class StandIn:
     graph: Graph
     originals: Mapping[LazyBuffer, LazyBuffer]
     """The original's node for each node of the stand-in that is a new one."""
+    numbers: Mapping[LazyBuffer, LazyBuffer] = field(default_factory=dict)
+    """The original's constant for each number in memory."""
 
     def named(self, schedule: Schedule) -> Schedule:
         """The schedule of this graph with the results of the original's nodes."""
@@ -85,20 +89,49 @@ def stand_in(
         others = {}
     if not parts and not others:
         return None
-    found = replaced(graph, _twins(graph, parts, others), bool(others))
     leaves = {part.srcs[0] for part in parts.values()}
-    found.graph.parts = leaves.intersection(found.graph.everything)
-    return found
+    return replaced(graph, _twins(graph, parts, others), bool(others), leaves)
 
 
-def replaced(graph: Graph, twins: Mapping[LazyBuffer, LazyBuffer], symbolic: bool) -> StandIn:
-    """The stand-in in which `twins` replace nodes; all users of these have twins as well."""
+def with_numbers_in_memory(graph: Graph, numbers: Iterable[LazyBuffer]) -> StandIn:
+    """A graph in which some constants are one element in memory, repeated."""
+    elements = {node: number_in_memory(node) for node in numbers}
+    parts = {
+        node: node.like((element,), node.shape, op=MovementOps.EXPAND)
+        for node, element in elements.items()
+    }
+    found = replaced(graph, _twins(graph, parts, {}), graph.symbolic)
+    constants = {element: node for node, element in elements.items()}
+    return StandIn(found.graph, found.originals, constants)
+
+
+def number_in_memory(node: LazyBuffer) -> LazyBuffer:
+    """The number of a constant as one element in memory."""
+    import numpy as np
+
+    buffer = Buffer.fromCPU(node.device, np.array(node.base_const(), node.dtype.np))
+    return LazyBuffer.in_buffer(buffer, (1,) * len(node.shape))
+
+
+def replaced(
+    graph: Graph,
+    twins: Mapping[LazyBuffer, LazyBuffer],
+    symbolic: bool,
+    leaves: Set[LazyBuffer] = frozenset(),
+) -> StandIn:
+    """The stand-in in which `twins` replace nodes; all users of these have twins as well.
+
+    See `Graph` for the other arguments.
+    """
     requested = dict.fromkeys([twins.get(node, node) for node in graph.requested])
     order = toposort(requested)
     everything = order if graph.order is graph.everything else toposort(requested, everything=True)
-    external = {twins.get(node, node) for node in graph.external}.intersection(everything)
+    present = set(everything)
+    # Nobody needs a constant later, and so not what stands for it.
+    held = [node for node in graph.external if node.op is not LoadOps.CONST]
+    external = {twins.get(node, node) for node in held} & present
     moved_out = [twins.get(node, node) for node in graph.moved_out]
-    found = Graph(order, requested, everything, external, moved_out, symbolic)
+    found = Graph(order, requested, everything, external, moved_out, symbolic, present & leaves)
     return StandIn(found, {twin: node for node, twin in twins.items()})
 
 

@@ -5,15 +5,16 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterable, Sequence, Set
 from typing import Any, TypeAlias, final
 
+from ferrule.buffer import BufferUseError
 from ferrule.dtype import exact
 from ferrule.lazy import LazyBuffer
+from ferrule.node import GONE, needed_outside
 from ferrule.ops import LoadOps
 from ferrule.runner import is_divisible
 from ferrule.schedule.graph import (
     Graph,
     graph_of,
     nodes_to_compute,
-    referenced_from_outside,
     toposort,
 )
 from ferrule.threadstate import this_thread
@@ -29,8 +30,8 @@ def is_known(node: LazyBuffer) -> bool:
 
 def parts_of(
     nodes: Sequence[LazyBuffer], anywhere: Set[LazyBuffer] = frozenset()
-) -> tuple[list[Part], dict[LazyBuffer, int], list[int]]:
-    """The part of the key for each node, the number of each node, and its count of uses.
+) -> tuple[list[Part], dict[LazyBuffer, int]]:
+    """The part of the key for each node, and the number of each node.
 
     A part holds all that planning looks at of a node. Nodes come after their sources, which parts
     name by number. The parts of the nodes `anywhere` leave out their offset in memory.
@@ -38,8 +39,8 @@ def parts_of(
     parts: list[Part] = []
     note = parts.append
     numbers: dict[LazyBuffer, int] = {}
-    uses = [0] * len(nodes)
-    things: dict[int, int] = {}  # numbers of memory and owners, in the order of the walk
+    number_of = numbers.__getitem__
+    things: dict[int, int] = {}  # memory and owners, in the order of the walk
     is_watched = this_thread.state.watched_since is not None
     custom = LoadOps.CUSTOM
     for place, node in enumerate(nodes):
@@ -59,9 +60,7 @@ def parts_of(
             note((shape, dtype, device, owner, number, whole, offset, size, shared, divisible))
         elif srcs:
             op = node.op
-            sources = tuple([numbers[source] for source in srcs])
-            for number in sources:
-                uses[number] += 1
+            sources = tuple(map(number_of, srcs))
             if op is custom:
                 # Nothing is known of a user's runner, so that it is equal to no other.
                 runner = node.arg if is_known(node) else object()
@@ -70,8 +69,13 @@ def parts_of(
                 note((op, sources, node.arg, owner))
         else:
             arg = node.arg
+            if arg is GONE:
+                raise BufferUseError(
+                    f"{node} was in memory that has been written over since, and nothing held what "
+                    "it contained; a tensor does, or a ferrule.lazy.Handle(node)"
+                )
             note((node.op, arg, exact(arg), node.shape, node.dtype, node.device, owner))
-    return parts, numbers, uses
+    return parts, numbers
 
 
 def _note_others(nodes: Sequence[LazyBuffer]) -> None:
@@ -96,10 +100,9 @@ class Outline:
         self.nodes = toposort(self.requested, everything=True)
         if this_thread.state.kept is not None:
             _note_others(self.nodes)
-        self.parts, numbers, uses = parts_of(self.nodes)
+        self.parts, numbers = parts_of(self.nodes)
         asked = tuple([numbers[node] for node in self.requested])
-        del numbers  # references count
-        self.outside = referenced_from_outside(self.nodes, uses)
+        self.outside = needed_outside(numbers)
         self.key: tuple[Hashable, ...] = (*self.parts, asked, tuple(self.outside))
 
     def graph(self) -> Graph:

@@ -2,7 +2,7 @@
 
 The form of a graph is its nodes in order, with sources and memory named by numbers. It holds all
 that the scheduler looks at: which nodes share memory, which were requested, which something outside
-refers to, and whose memory was handed out. A recipe is a schedule that names nodes by numbers, too.
+needs, and whose memory was handed out. A recipe is a schedule that names nodes by numbers, too.
 """
 
 from __future__ import annotations
@@ -91,9 +91,23 @@ class Schedule:
         return [_item(step, used, values) for step, used, values in self.runs()]
 
     def commit(self) -> None:
-        """Give the nodes the buffers of their values."""
+        """Give the nodes the buffers of their values. Copies of old versions come first."""
         for node, buffer in self.results:
+            if node.op is LoadOps.ASSIGN:
+                _give_up_replaced(node, buffer)
             node.set_realized(buffer)
+
+
+def _give_up_replaced(version: LazyBuffer, buffer: Buffer) -> None:
+    """The version that was in the same memory before is no more."""
+    old = version.srcs[0]
+    while old.realized is None and old.op is LoadOps.ASSIGN:
+        old = old.srcs[0]
+    memory = old.realized
+    if memory is None or memory.base is not buffer.base:
+        return
+    if memory.byte_offset == buffer.byte_offset:
+        old.give_up()
 
 
 def _item(step: Step, used: list[Buffer], values: Values) -> ScheduleItem:
@@ -245,15 +259,15 @@ class Form:
         self.key: tuple[Hashable, ...] | None = None
         self._consistent = all([is_known(node) for node in graph.everything])
         if parts is None:
-            parts, *_ = parts_of(graph.everything, graph.parts)
+            parts, _ = parts_of(graph.everything, graph.parts)
         key = [self._free(part) for part in parts] if graph.symbolic else list(parts)
         numbers = {node: number for number, node in enumerate(graph.everything)}
-        # References to a constant make no difference, since it gets no memory.
+        # Who needs a constant makes no difference: that gets no memory.
         held = [node for node in graph.external if node.op is not LoadOps.CONST]
         waiting = [node for node in held if node.realized is None]
         for what, nodes in (
             ("requested", graph.requested),
-            ("referred to", waiting),
+            ("needed", waiting),
             ("moved out", graph.moved_out),
         ):
             key.append((what, *sorted([numbers[node] for node in nodes])))

@@ -179,7 +179,7 @@ def operands(self: Tensor, other: Operand, what: str) -> tuple[Value, Value]:
 def _weak_operands(a: Value, number: Any) -> tuple[Value, Value]:
     node = a.node
     dtype = weak_dtype(node.dtype, number)
-    return a.cast(dtype), Value(constant(number, dtype, node.shape, node.device))
+    return a.cast(dtype), constant(number, dtype, node.shape, node.device)
 
 
 def binary(self: Tensor, op: BinaryOps, other: Operand, what: str) -> Tensor:

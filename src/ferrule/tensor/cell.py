@@ -168,7 +168,7 @@ class Cell:
         self.forget_views()
         self.value = value
         if self.storage is not None:
-            self.storage.node = value.node
+            self.storage.put(value.node)
 
 
 _epoch = 0
