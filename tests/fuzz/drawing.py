@@ -131,6 +131,8 @@ class Drawing:
         return tuple(sizes)
 
     def dtype(self) -> str:
+        if self.focus.endswith(".py") and self.chance(0.3):
+            return self.choice(FLOATS)  # functions of a file may compute each in a way of its own
         return self.choice(MANY_DTYPES if self.focus == "dtypes" else DTYPES)
 
     # -- tensors ---------------------------------------------------------------------------------

@@ -30,10 +30,11 @@ from typing import Any
 from tests.fuzz.mutations import PARTS, Mutation, all_mutations, drawn
 
 ROOT = Path(__file__).resolve().parents[2]
+FILE = "its file"
 # What each part is mostly about, where its mutants are looked for; others by methods of their file.
 FOCI = {
     "shape": ("views", ""),
-    "gradient": ("gradients",),
+    "gradient": ("gradients", FILE),
     "schedule": ("aliases", "", "contractions"),
     "codegen": ("", "contractions"),
 }
@@ -146,12 +147,12 @@ def _fuzzed(
     programs: int | None,
     start: float,
 ) -> Verdict:
-    foci = FOCI.get(mutation.file.partition("/")[0], (mutation.file,))
+    foci = FOCI.get(mutation.file.partition("/")[0], (FILE,))
     numbers = random.Random(f"{seed}:{mutation.name}")
     spent, done, false = 0.0, 0, 0
     turn = 0
     while spent < seconds and false < MOST_FALSE:
-        focus = foci[turn % len(foci)]
+        focus = foci[turn % len(foci)].replace(FILE, mutation.file)
         turn += 1
         share = min(ROUND if len(foci) > 1 else seconds, seconds - spent)
         options = ["--seed", str(numbers.randrange(1 << 31))]

@@ -32,6 +32,8 @@ FORWARDS = 0.15
 """How often derivatives are found forwards, too."""
 SECOND = 0.3
 """How often it is the gradient that is differentiated."""
+SECOND_IN_FOCUS = 0.5
+"""The same with a focus on a file: rules have other ways where their own results are recorded."""
 LIMITS = Limits(elements=40, most=200)
 RANKS = (0, 1, 1, 2, 2, 2, 2, 3, 3, 4)
 SIZES = (1, 2, 2, 2, 3, 3, 3, 4, 5)
@@ -60,6 +62,7 @@ class Single(Generator):
         super().__init__(seed, index, salt="single:")
         self.file = focus if focus.endswith(".py") else ""
         """Whose rules are drawn, if any file is given."""
+        self.second = SECOND_IN_FOCUS if self.file else SECOND
         self.draw.limits = LIMITS
         self.draw.special = False
         self.draw.literals = 0.1
@@ -83,7 +86,7 @@ class Single(Generator):
                 program = self.one_statement()
         if program is None:
             return
-        way = Way(derivative="second" if self.rng.random() < SECOND else "differences")
+        way = Way(derivative="second" if self.rng.random() < self.second else "differences")
         # A second derivative of what is linear is 0: rules of its rule are seen forwards only.
         is_linear = any("ferrule." in line for line in program.body)
         forwards = is_linear or self.rng.random() < FORWARDS
@@ -130,7 +133,7 @@ class Single(Generator):
         """The statement, behind a copy of what it writes to."""
         kinds: list[tuple[int, Callable[[], str | None]]] = [
             (50, self.ruled),
-            (18, self.primitive),
+            (90 if self.file.startswith("gradient/") else 18, self.primitive),
             (5, self.method),
             (4, self.recipe),
             (5, self.binary),
