@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import sys
 import weakref
-from collections.abc import Callable, Iterator, Sequence, Set
+from collections.abc import Callable, Sequence, Set
 from dataclasses import field
 from pathlib import Path
 from threading import RLock
@@ -17,9 +17,10 @@ from typing import Any, TypeVar, final
 
 from ferrule.buffer import Buffer, newest_serial, read_guard
 from ferrule.device import BufferCopy, CompiledASTRunner, JITRunner, observer, update_stats
-from ferrule.dtype import DType
+from ferrule.dtype import DType, dtypes
 from ferrule.expr import Variable, sint
 from ferrule.helpers import GlobalCounters
+from ferrule.memory import plan_arenas
 from ferrule.records import dataclass
 from ferrule.runner import watched_since
 from ferrule.threadstate import this_thread
@@ -267,102 +268,31 @@ class Recorded:
 
     def written(self) -> set[int]:
         """The serial numbers of the memory that the run writes to."""
-        return {self.serial(arg) for arg, _, writes in self.accesses() if writes}
+        return {self.serial(arg) for i, arg in enumerate(self.args) if self.prg.access(i)[1]}
 
     def read(self) -> set[int]:
         """The serial numbers of the memory that the run reads."""
-        return {self.serial(arg) for arg, reads, _ in self.accesses() if reads}
-
-    def accesses(self) -> Iterator[tuple[Buffer | PlaceHolder, bool, bool]]:
-        """Each buffer, and whether the run reads and writes it."""
-        for i, arg in enumerate(self.args):
-            yield arg, *self.prg.access(i)
-
-
-@dataclass
-class _Lifetime:
-    """From the first to the last use of some memory, in order of the list and of the hazards."""
-
-    whole: PlaceHolder
-    first: tuple[int, int]
-    last: tuple[int, int]
-
-    def use(self, position: int, level: int) -> None:
-        """Takes one more use in."""
-        self.first = (min(self.first[0], position), min(self.first[1], level))
-        self.last = (max(self.last[0], position), max(self.last[1], level))
-
-    def is_before(self, other: _Lifetime) -> bool:
-        """Whether this one is over when the other begins, in either order."""
-        return self.last[0] < other.first[0] and self.last[1] < other.first[1]
-
-
-def _hazard_levels(recorded: Sequence[Recorded]) -> list[int]:
-    """For each run the length of the longest chain of runs that have to come before it.
-
-    Runs of one level may run at once: a plan that lets them share memory would forbid that.
-    """
-    written: dict[int, int] = {}
-    read: dict[int, int] = {}
-    levels = []
-    for record in recorded:
-        level = 0
-        for arg, _, writes in record.accesses():
-            serial = record.serial(arg)
-            level = max(level, written.get(serial, -1) + 1)
-            if writes:
-                level = max(level, read.get(serial, -1) + 1)
-        for arg, reads, writes in record.accesses():
-            serial = record.serial(arg)
-            if writes:
-                written[serial] = level
-            if reads:
-                read[serial] = max(read.get(serial, -1), level)
-        levels.append(level)
-    return levels
-
-
-def _lifetimes(recorded: Sequence[Recorded], released: Set[int]) -> list[_Lifetime]:
-    """The lifetimes of all memory that is gone by now, or released, the largest first."""
-    found: dict[int, _Lifetime] = {}
-    levels = _hazard_levels(recorded)
-    for position, (record, level) in enumerate(zip(recorded, levels, strict=True)):
-        for arg in record.args:
-            if not isinstance(arg, PlaceHolder):
-                continue
-            if arg.memory() is None or arg.serial in released:
-                here = (position, level)
-                lifetime = found.setdefault(arg.serial, _Lifetime(arg.whole, here, here))
-                lifetime.use(position, level)
-    return sorted(found.values(), key=lambda lifetime: -lifetime.whole.nbytes)
+        return {self.serial(arg) for i, arg in enumerate(self.args) if self.prg.access(i)[0]}
 
 
 def shared_buffers(
     recorded: Sequence[Recorded], released: Set[int] = frozenset()
 ) -> dict[PlaceHolder, Buffer]:
-    """A buffer for all memory that is gone, or released, shared where lifetimes do not meet.
-
-    The largest are placed first, so that what shares with them fits.
-    """
-    shared: list[tuple[Buffer, list[_Lifetime]]] = []
-    plan: dict[PlaceHolder, Buffer] = {}
-    for lifetime in _lifetimes(recorded, released):
-        whole = lifetime.whole
-        for memory, users in reversed(shared):
-            fits = memory.device == whole.device and memory.nbytes >= whole.nbytes
-            if fits and all(_apart(lifetime, user) for user in users):
-                users.append(lifetime)
-                break
-        else:
-            memory = Buffer(whole.device, whole.size, whole.dtype)
-            shared.append((memory, [lifetime]))
-        same = memory.size == whole.size and memory.dtype is whole.dtype
-        plan[whole] = memory if same else memory.view(0, whole.size, whole.dtype)
-    return plan
-
-
-def _apart(a: _Lifetime, b: _Lifetime) -> bool:
-    return a.is_before(b) or b.is_before(a)
+    """A buffer for all memory that is gone by now, or released: a part of its device's arena."""
+    steps = [
+        [
+            arg.whole
+            for arg in record.args
+            if isinstance(arg, PlaceHolder) and (arg.memory() is None or arg.serial in released)
+        ]
+        for record in recorded
+    ]
+    places, sizes = plan_arenas(steps)
+    arenas = [Buffer(device, nbytes, dtypes.uint8) for device, nbytes in sizes]
+    return {
+        piece: arenas[arena].view(start // piece.dtype.itemsize, piece.size, piece.dtype)
+        for piece, (arena, start) in places.items()
+    }
 
 
 # *** the capture ***
@@ -498,7 +428,7 @@ class Capture:
         """The runs, with buffers to replay them on.
 
         A buffer that is still alive stands for itself, unless its serial number is in `released`;
-        all others share new memory, where their lifetimes allow it.
+        all others share new memory, where their live ranges allow it.
         """
         buffers = shared_buffers(self.recorded, released)
         return [JitItem(record.prg, _resolved(record, buffers)) for record in self.recorded]

@@ -1,17 +1,18 @@
-"""Which intermediate results may share memory: a plan from lifetimes to offsets in one arena.
+"""Which values may share memory: a plan from live ranges to offsets in one arena on each device.
 
-A step is a number that grows as kernels run. Positions in a list give the smallest arena, and are
-right for a list that runs in order, or for an executor that keeps all hazards between the memory of
-kernels. Hazard levels leave kernels of one level free to run at once. Results, inputs, and memory
-that was handed out stay out of a plan: it does not know how long they live.
+A value is live from the first to the last step that uses it, in the order of the list. That is
+right for who runs the list in order, and for who runs steps at once unless their bytes make one
+wait for the other (`dependence.py`). Schedules plan their intermediate results, and captures what
+is gone when they end. Results, inputs, and memory that was handed out stay out of a plan: it does
+not know how long they are live.
 """
 
 from __future__ import annotations
 
 from bisect import insort
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from heapq import heappop, heappush
-from typing import Final, final
+from typing import Final, Protocol, TypeVar, final
 
 from ferrule.helpers import round_up
 from ferrule.records import dataclass
@@ -22,7 +23,7 @@ ALIGNMENT: Final = 64
 
 @final
 @dataclass(frozen=True)
-class Lifetime:
+class LiveRange:
     """`nbytes` of memory, first written at step `first`, last read or written at step `last`."""
 
     nbytes: int
@@ -75,22 +76,62 @@ class _Arena:
         self.gaps[first:after] = [joined]
 
 
-def plan_memory(lifetimes: Sequence[Lifetime]) -> MemoryPlan:
+def plan_memory(ranges: Sequence[LiveRange]) -> MemoryPlan:
     """Offsets such that pieces which share bytes never live at the same step.
 
-    >>> plan_memory([Lifetime(64, 0, 1), Lifetime(64, 1, 2), Lifetime(32, 2, 3)])
+    >>> plan_memory([LiveRange(64, 0, 1), LiveRange(64, 1, 2), LiveRange(32, 2, 3)])
     MemoryPlan(offsets=(0, 64, 0), nbytes=128)
     """
     arena = _Arena()
-    offsets = [0] * len(lifetimes)
+    offsets = [0] * len(ranges)
     alive: list[tuple[int, int]] = []  # a heap of (last step, number)
     # Large pieces first, so that small ones fill the gaps that they leave.
-    order = sorted(range(len(lifetimes)), key=lambda i: (lifetimes[i].first, -lifetimes[i].nbytes))
+    order = sorted(range(len(ranges)), key=lambda i: (ranges[i].first, -ranges[i].nbytes))
     for number in order:
-        piece = lifetimes[number]
+        piece = ranges[number]
         while alive and alive[0][0] < piece.first:
             _, other = heappop(alive)
-            arena.give_back(offsets[other], round_up(lifetimes[other].nbytes, ALIGNMENT))
+            arena.give_back(offsets[other], round_up(ranges[other].nbytes, ALIGNMENT))
         offsets[number] = arena.take(round_up(piece.nbytes, ALIGNMENT))
         heappush(alive, (piece.last, number))
     return MemoryPlan(tuple(offsets), arena.stop)
+
+
+class Piece(Protocol):
+    """Memory to be planned, told apart by equality."""
+
+    @property
+    def device(self) -> str:
+        """The device that it is of."""
+
+    @property
+    def nbytes(self) -> int:
+        """How large it is."""
+
+
+P = TypeVar("P", bound=Piece)
+
+
+def plan_arenas(
+    steps: Iterable[Iterable[P]],
+) -> tuple[dict[P, tuple[int, int]], tuple[tuple[str, int], ...]]:
+    """Arenas for the pieces that steps use, one on each device.
+
+    Gives for each piece the number of its arena and its first byte there, and for each arena the
+    device and the size in bytes.
+    """
+    first: dict[P, int] = {}
+    last: dict[P, int] = {}
+    for step, used in enumerate(steps):
+        for piece in used:
+            first.setdefault(piece, step)
+            last[piece] = step
+    places: dict[P, tuple[int, int]] = {}
+    arenas: list[tuple[str, int]] = []
+    for device in dict.fromkeys([piece.device for piece in first]):
+        pieces = [piece for piece in first if piece.device == device]
+        plan = plan_memory([LiveRange(p.nbytes, first[p], last[p]) for p in pieces])
+        for piece, offset in zip(pieces, plan.offsets, strict=True):
+            places[piece] = len(arenas), offset
+        arenas.append((device, plan.nbytes))
+    return places, tuple(arenas)

@@ -4,47 +4,47 @@ import random
 
 import pytest
 
-from ferrule.memory import ALIGNMENT, Lifetime, plan_memory
+from ferrule.memory import ALIGNMENT, LiveRange, plan_memory
 
 
-def assert_disjoint(lifetimes: list[Lifetime]) -> int:
-    plan = plan_memory(lifetimes)
-    for offset, piece in zip(plan.offsets, lifetimes, strict=True):
+def assert_disjoint(ranges: list[LiveRange]) -> int:
+    plan = plan_memory(ranges)
+    for offset, piece in zip(plan.offsets, ranges, strict=True):
         assert offset % ALIGNMENT == 0
         assert offset + piece.nbytes <= plan.nbytes
-    for i, a in enumerate(lifetimes):
-        for j, b in enumerate(lifetimes[:i]):
+    for i, a in enumerate(ranges):
+        for j, b in enumerate(ranges[:i]):
             if a.first <= b.last and b.first <= a.last:
                 start, other = plan.offsets[i], plan.offsets[j]
                 assert start + a.nbytes <= other or other + b.nbytes <= start
     return plan.nbytes
 
 
-def peak(lifetimes: list[Lifetime]) -> int:
-    steps = range(max(piece.last for piece in lifetimes) + 1)
+def peak(ranges: list[LiveRange]) -> int:
+    steps = range(max(piece.last for piece in ranges) + 1)
     return max(
-        sum(-(-p.nbytes // ALIGNMENT) * ALIGNMENT for p in lifetimes if p.first <= step <= p.last)
+        sum(-(-p.nbytes // ALIGNMENT) * ALIGNMENT for p in ranges if p.first <= step <= p.last)
         for step in steps
     )
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_random_lifetimes_never_overlap(seed: int) -> None:
+def test_random_ranges_never_overlap(seed: int) -> None:
     draw = random.Random(seed)
-    lifetimes = []
+    ranges = []
     for _ in range(draw.randint(1, 60)):
         first = draw.randint(0, 30)
-        lifetimes.append(Lifetime(draw.randint(1, 1000), first, first + draw.randint(0, 8)))
-    assert assert_disjoint(lifetimes) <= 2 * peak(lifetimes)
+        ranges.append(LiveRange(draw.randint(1, 1000), first, first + draw.randint(0, 8)))
+    assert assert_disjoint(ranges) <= 2 * peak(ranges)
 
 
 def test_a_chain_of_equal_pieces_needs_two() -> None:
-    chain = [Lifetime(4096, step, step + 1) for step in range(50)]
+    chain = [LiveRange(4096, step, step + 1) for step in range(50)]
     assert assert_disjoint(chain) == 2 * 4096
 
 
 def test_neighbouring_gaps_become_one() -> None:
-    pieces = [Lifetime(64, 0, 1), Lifetime(64, 0, 2), Lifetime(64, 0, 1), Lifetime(192, 3, 3)]
+    pieces = [LiveRange(64, 0, 1), LiveRange(64, 0, 2), LiveRange(64, 0, 1), LiveRange(192, 3, 3)]
     assert assert_disjoint(pieces) == 192
 
 
@@ -53,5 +53,5 @@ def test_nothing_to_plan() -> None:
 
 
 def test_many_pieces_are_planned_quickly() -> None:
-    chain = [Lifetime(64 + step % 7, step, step + 3) for step in range(20000)]
+    chain = [LiveRange(64 + step % 7, step, step + 3) for step in range(20000)]
     assert plan_memory(chain).nbytes <= 5 * 128

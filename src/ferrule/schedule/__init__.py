@@ -14,7 +14,7 @@ from ferrule.device import Compiled, Device
 from ferrule.expr import Variable, sint
 from ferrule.helpers import prod
 from ferrule.lazy import LazyBuffer
-from ferrule.memory import Lifetime, plan_memory
+from ferrule.memory import plan_arenas
 from ferrule.ops import BufferOps, LazyOp, LoadOps, ScheduleItem
 from ferrule.records import dataclass
 from ferrule.schedule import stored
@@ -456,21 +456,11 @@ def _part(slot: Slot, whole: Place, number: int) -> Place:
 
 def _share_arenas(works: list[_Work], places: dict[Slot, Place]) -> tuple[tuple[str, int], ...]:
     """Add places for intermediate results, which share one arena on each device."""
-    first: dict[Slot, int] = {}
-    last: dict[Slot, int] = {}
-    for step, work in enumerate(works):
-        for slot in [slot.memory for slot in work.slots]:
-            if slot not in places:
-                first.setdefault(slot, step)
-                last[slot] = step
-    arenas: list[tuple[str, int]] = []
+    steps = [[slot.memory for slot in work.slots if slot.memory not in places] for work in works]
     if "memory" in config().FERRULE_SKIP:  # all live ranges are the whole schedule
-        first, last = dict.fromkeys(first, 0), dict.fromkeys(last, len(works))
-    for device in dict.fromkeys([slot.device for slot in first]):
-        slots = [slot for slot in first if slot.device == device]
-        plan = plan_memory([Lifetime(slot.nbytes, first[slot], last[slot]) for slot in slots])
-        for slot, offset in zip(slots, plan.offsets, strict=True):
-            start = offset // slot.dtype.itemsize
-            places[slot] = Place(device, slot.dtype, slot.size, None, len(arenas), start)
-        arenas.append((device, plan.nbytes))
-    return tuple(arenas)
+        steps = [[slot for used in steps for slot in used]]
+    found, arenas = plan_arenas(steps)
+    for slot, (arena, offset) in found.items():
+        start = offset // slot.dtype.itemsize
+        places[slot] = Place(slot.device, slot.dtype, slot.size, None, arena, start)
+    return arenas
