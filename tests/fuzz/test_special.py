@@ -11,6 +11,7 @@ import pytest
 import ferrule
 from ferrule import Context
 from ferrule.buffer import Buffer
+from ferrule.dependence import Contents
 from ferrule.schedule import stored
 from ferrule.schedule.costs import Costs
 from ferrule.schedule.hazards import Hazards
@@ -43,8 +44,8 @@ def _nobody_reads_later(self: Hazards) -> None:
     pass
 
 
-def _read_by_one_only(self: Hazards, *rest: Any) -> Any:
-    return [*_USERS(self, *rest)][:1]
+def _read_by_nobody(self: Contents[Any], writes: bool) -> Any:
+    return self.writers
 
 
 def _only_itself(self: Hazards, task: Any, version: Any, views: Any) -> bool:
@@ -53,11 +54,10 @@ def _only_itself(self: Hazards, task: Any, version: Any, views: Any) -> bool:
     return _IS_SAFE(self, task, version, views)
 
 
-_USERS = Hazards._users_of_old_contents
 _IS_SAFE = Hazards._is_safe
 MISTAKES: dict[str, tuple[Any, str, Any]] = {
     "an old version is read later": (Hazards, "_keep_late_readers", _nobody_reads_later),
-    "a writer does not wait": (Hazards, "_users_of_old_contents", _read_by_one_only),
+    "a writer does not wait": (Contents, "before", _read_by_nobody),
     "another result reads what is written": (Hazards, "_is_safe", _only_itself),
     "an array was handed out": (Buffer, "exports", property(lambda self: 0)),
 }

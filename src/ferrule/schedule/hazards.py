@@ -7,11 +7,12 @@ copied, and its readers read the copy.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import TypeAlias, final
 
 from ferrule.buffer import Buffer
 from ferrule.config import config
+from ferrule.dependence import Contents
 from ferrule.lazy import LazyBuffer
 from ferrule.ops import LoadOps, MovementOps
 from ferrule.schedule.graph import Graph, late_readers
@@ -241,45 +242,30 @@ class Hazards:
     def successors(self) -> dict[Task, set[Task]]:
         """For each task, those that must run after it."""
         after: dict[Task, set[Task]] = {task: set() for task in self.tasks}
-        readers: dict[LazyBuffer, list[Task]] = {}
+        contents = {old: self._contents(old) for old in self.slots.overwrites.values()}
         in_memory: dict[Buffer, list[LazyBuffer]] = {}
         for task in self.tasks:
             for leaf in task.reads:
-                if leaf not in readers and leaf.realized is not None:
-                    in_memory.setdefault(leaf.realized.base, []).append(leaf)
-                readers.setdefault(leaf, []).append(task)
-                for made in self.pieces.computed(leaf):
-                    producer = self._producer.get(made)
-                    if producer is not None and producer is not task:
-                        after[producer].add(task)
+                if leaf not in contents:
+                    contents[leaf] = self._contents(leaf)
+                contents[leaf].readers.add(task)
+        for leaf, found in contents.items():
+            if leaf.realized is not None:
+                in_memory.setdefault(leaf.realized.base, []).append(leaf)
+            for writer in found.before(writes=False):
+                after[writer] |= found.readers - {writer}
         for version, old in self.slots.overwrites.items():
-            writer = self._producer[version]
-            buffer = self.slots[version].buffer
-            sharing = [] if buffer is None else in_memory.get(buffer.base, [])
-            for earlier in self._users_of_old_contents(version, old, readers, sharing):
-                if earlier is not writer:
+            writer, slot = self._producer[version], self.slots[version]
+            sharing = [] if slot.buffer is None else in_memory.get(slot.buffer.base, [])
+            for leaf in (old, *[leaf for leaf in sharing if self.slots[leaf].overlaps(slot)]):
+                for earlier in contents[leaf].before(writes=True) - {writer}:
                     after[earlier].add(writer)
         return after
 
-    def _users_of_old_contents(
-        self,
-        version: LazyBuffer,
-        old: LazyBuffer,
-        readers: dict[LazyBuffer, list[Task]],
-        sharing: list[LazyBuffer],
-    ) -> Iterable[Task]:
-        """The task that made what `version` replaces, and all that read it.
-
-        `sharing` are the leaves that were in that memory, or a part of it, before this schedule.
-        """
-        producer = self._producer.get(old)
-        if producer is not None:
-            yield producer
-        yield from readers.get(old, [])
-        slot = self.slots[version]
-        for leaf in sharing:
-            if leaf is not old and self.slots[leaf].overlaps(slot):
-                yield from readers[leaf]
+    def _contents(self, version: LazyBuffer) -> Contents[Task]:
+        """The tasks that make a version: several, where its pieces are computed in its stead."""
+        makers = map(self._producer.get, self.pieces.computed(version))
+        return Contents([task for task in makers if task is not None])
 
     def _break_cycle(self, stuck: set[Task]) -> None:
         """What a stuck task reads, and another overwrites, is copied: the version that is replaced,

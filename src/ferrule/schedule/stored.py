@@ -35,8 +35,8 @@ planned in less time than a query takes (2026-11-22)."""
 _TABLE: Final = "schedule"
 # The modules that decide a recipe, besides those that turn its ASTs into kernels.
 _PLANNING: Final = (
-    *("buffer", "fold", "helpers", "known", "lazy", "memory", "node", "runner", "schedule"),
-    *("steps", "storage", "target"),
+    *("buffer", "dependence", "fold", "helpers", "known", "lazy", "memory", "node", "runner"),
+    *("schedule", "steps", "storage", "target"),
 )
 
 _Row: TypeAlias = tuple[Any, tuple[int, ...], Any]

@@ -22,12 +22,12 @@ from ferrule.capture import (
     get_jc_idxs_with_updatable_var_vals,
 )
 from ferrule.config import config
+from ferrule.dependence import Dependencies
 from ferrule.device import BufferCopy, CompiledASTRunner, JITRunner
 from ferrule.expr import Variable
 from ferrule.runtime.cuda_driver import GPU, CUDAError, Timer, bindings, check
 from ferrule.runtime.cuda_memory import CUDAMemory
 from ferrule.runtime.cuda_program import Arguments, CUDAProgram
-from ferrule.runtime.graph.dependencies import Dependencies
 
 _MAX_COPY_BYTES = 2**31 - 1  # CU_DEVICE_ATTRIBUTE_MAX_PITCH of all GPUs
 

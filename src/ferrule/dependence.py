@@ -1,30 +1,53 @@
-"""The dependencies of a batch's steps, by the bytes that they read and write."""
+"""Dependence: which steps wait for which others, by the memory that they read and write.
+
+A step that reads waits for the one that wrote (RAW, read after write). A step that writes waits for
+the one that wrote before it (WAW), and for all that have read that since (WAR).
+
+The schedule asks this of versions, before there is an order: the graph says who makes a version,
+who reads it, and which one replaces it. Executors ask it of bytes, in program order: by then
+intermediate results that have nothing to do with each other share an arena.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import field
-from typing import final
+from typing import Generic, TypeVar, final
 
 from ferrule.buffer import Buffer
-from ferrule.records import dataclass
+
+T = TypeVar("T")
 
 _END = 1 << 62  # beyond the last byte of any buffer
 
 
 @final
-@dataclass
-class _Segment:
-    """Bytes that the same steps have used: the last step that wrote them, and the readers since."""
+class Contents(Generic[T]):
+    """What some memory contains between two writes: the steps that wrote it, and its readers."""
 
-    start: int
-    stop: int
-    writer: int | None = None
-    readers: set[int] = field(default_factory=set)
+    __slots__ = ("readers", "writers")
+
+    def __init__(self, writers: Iterable[T] = (), readers: Iterable[T] = ()) -> None:
+        self.writers = set(writers)
+        self.readers = set(readers)
+
+    def before(self, writes: bool) -> set[T]:
+        """The steps that another one waits for: RAW if it reads, WAW and WAR if it writes."""
+        return self.writers | self.readers if writes else self.writers
+
+
+@final
+class _Segment:
+    """Bytes that the same steps have used."""
+
+    def __init__(self, start: int, stop: int, contents: Contents[int]) -> None:
+        self.start = start
+        self.stop = stop
+        self.contents = contents
 
     def split(self, at: int) -> _Segment:
         """End at byte `at`; the rest becomes a segment of its own."""
-        rest = _Segment(at, self.stop, self.writer, set(self.readers))
+        same = Contents(self.contents.writers, self.contents.readers)
+        rest = _Segment(at, self.stop, same)
         self.stop = at
         return rest
 
@@ -32,9 +55,6 @@ class _Segment:
 @final
 class Dependencies:
     """Takes steps in program order, and gives for each the steps that have to be done before it.
-
-    If their bytes overlap, a reader waits for the writer, and a writer for the writer and the
-    readers.
 
     >>> from ferrule.dtype import dtypes
     >>> a, b, c = (Buffer("CPU", 4, dtypes.int32, opaque=object()) for _ in range(3))
@@ -65,18 +85,14 @@ class Dependencies:
         earlier: set[int] = set()
         for segments, _, writes in used:
             for segment in segments:
-                if segment.writer is not None:
-                    earlier.add(segment.writer)
-                if writes:
-                    earlier |= segment.readers
+                earlier |= segment.contents.before(writes)
         number = len(self._done_with)
         for segments, reads, writes in used:
             for segment in segments:
                 if writes:
-                    segment.writer = number
-                    segment.readers = set()
-                elif reads and segment.writer != number:
-                    segment.readers.add(number)
+                    segment.contents = Contents([number])
+                elif reads and number not in segment.contents.writers:
+                    segment.contents.readers.add(number)
         return self._without_implied(earlier)
 
     def _without_implied(self, earlier: set[int]) -> list[int]:
@@ -91,7 +107,7 @@ class Dependencies:
 
     def _split(self, buffer: Buffer) -> None:
         """Split segments so that some begin and end where the buffer does."""
-        segments = self._memory.setdefault(buffer.base.serial, [_Segment(0, _END)])
+        segments = self._memory.setdefault(buffer.base.serial, [_Segment(0, _END, Contents())])
         for at in (buffer.byte_offset, buffer.byte_offset + buffer.nbytes):
             place = next(i for i, segment in enumerate(segments) if segment.stop > at)
             if segments[place].start < at:

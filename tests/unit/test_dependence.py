@@ -6,8 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ferrule.buffer import Buffer
+from ferrule.dependence import Dependencies
 from ferrule.dtype import dtypes
-from ferrule.runtime.graph.dependencies import Dependencies
 
 Access = tuple[Buffer, bool, bool]
 
