@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ferrule.buffer import Buffer
-from ferrule.dependence import Dependencies
+from ferrule.dependence import Contents, Dependencies
 from ferrule.dtype import dtypes
 
 Access = tuple[Buffer, bool, bool]
@@ -38,6 +38,12 @@ def reads(of: Buffer, start: int = 0, stop: int = 12) -> Access:
 
 def writes(of: Buffer, start: int = 0, stop: int = 12) -> Access:
     return (part(of, start, stop), False, True)
+
+
+def test_what_some_memory_contains() -> None:
+    contents = Contents(["w", "v"], ["r"])
+    assert contents.before(writes=False) == {"w", "v"}
+    assert contents.before(writes=True) == {"w", "v", "r"}
 
 
 def test_reading_waits_for_writing() -> None:

@@ -176,9 +176,35 @@ def test_two_results_of_a_kernel_of_which_the_other_needs_what_the_one_is_writte
     a[0:2] = b[1:3].flip(0)
     product = a * b
     a.assign(b - 1)
+    schedule = make_schedule([tensor._cell.value.node for tensor in (product, a, b)])
+    assert not schedule.recipe.arenas, "no version is computed beside its memory"
+    del schedule
     Tensor.realize(product, a, b)
     turned, between = array[::-1], array.copy()
     between[:2] = turned[1:][::-1]
     assert np.array_equal(product.numpy(), between * turned)
     assert np.array_equal(a.numpy(), turned - 1)
     assert np.array_equal(b.numpy(), turned)
+
+
+@pytest.mark.parametrize("order", ["zwac", "acwz", "awcz"])
+def test_a_version_is_written_over_one_further_back_where_that_between_comes_later(
+    order: str,
+) -> None:
+    """`w` and the last `a` are computed together; the first `a` is made of `w`, and before it."""
+    array = numbers(18).reshape(3, 6)
+    a, c = [Tensor(array + i).realize() for i in (0, 2)]
+    v = (a * 3).contiguous()
+    w = (v + 1).contiguous()
+    a.assign((w * 2 + w).contiguous())
+    z = a + v
+    a[0:1] = (w - c)[0:1]
+    c.assign((a * 2 + c).contiguous())
+    a.assign(w * 3)
+    tensors = {"z": z, "w": w, "a": a, "c": c}
+    Tensor.realize(*[tensors[name] for name in order])
+    between = array * 9 + 3
+    between[0] = array[0] * 2 - 1
+    np.testing.assert_array_equal(z.numpy(), array * 12 + 3)
+    np.testing.assert_array_equal(c.numpy(), between * 2 + array + 2)
+    np.testing.assert_array_equal(a.numpy(), array * 9 + 3)

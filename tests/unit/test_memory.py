@@ -4,7 +4,9 @@ import random
 
 import pytest
 
-from ferrule.memory import ALIGNMENT, LiveRange, plan_memory
+from ferrule.dtype import dtypes
+from ferrule.memory import ALIGNMENT, LiveRange, plan_arenas, plan_memory
+from ferrule.schedule.slots import Slot
 
 
 def assert_disjoint(ranges: list[LiveRange]) -> int:
@@ -55,3 +57,18 @@ def test_nothing_to_plan() -> None:
 def test_many_pieces_are_planned_quickly() -> None:
     chain = [LiveRange(64 + step % 7, step, step + 3) for step in range(20000)]
     assert plan_memory(chain).nbytes <= 5 * 128
+
+
+def test_each_device_has_an_arena() -> None:
+    a, b, c = [Slot("CPU", dtypes.uint8, 64) for _ in range(3)]
+    other = Slot("NUMPY", dtypes.float32, 32)
+    places, arenas = plan_arenas([[a], [b, a, a], [other, b], [c]])
+    assert places == {a: (0, 0), b: (0, 64), c: (0, 0), other: (1, 0)}
+    assert arenas == (("CPU", 128), ("NUMPY", 128))
+    assert plan_arenas([[], []]) == ({}, ())
+
+
+def test_what_is_used_again_is_live_in_between() -> None:
+    a, b = [Slot("CPU", dtypes.uint8, 64) for _ in range(2)]
+    places, _ = plan_arenas([[a], [b], [a]])
+    assert len(set(places.values())) == 2

@@ -19,7 +19,15 @@ from ferrule.lazy import LazyBuffer
 from ferrule.opkinds import PLAIN_MOVEMENTS
 from ferrule.ops import LoadOps, MovementOps, ReduceOps
 from ferrule.schedule.costs import Cost, Costs, widened_factors
-from ferrule.schedule.fusion import MAX_NODES, SINGLE, Fusion, Visits, move_indices, share_memory
+from ferrule.schedule.fusion import (
+    MAX_NODES,
+    SINGLE,
+    Fusion,
+    Visits,
+    add_users,
+    move_indices,
+    share_memory,
+)
 from ferrule.schedule.gains import Gains
 from ferrule.schedule.graph import Graph, value_sources
 from ferrule.schedule.guests import HorizontalFusion
@@ -115,6 +123,8 @@ class _Cutter:
         """The evaluations of the fused nodes that `rounding` asks about."""
         self.makers: dict[LazyBuffer, Fusion] = {}
         """The kernel that stores each root."""
+        self.replaced: dict[LazyBuffer, LazyBuffer] = {}
+        """For a version that another is stored over: the next such, whose kernel runs later."""
         self.gains = Gains(self.costs, target, self.visits)
         self.widening: dict[LazyBuffer, list[Fusion]] = {}
         """The kernels in which a cast is a part of a multiply-add instruction."""
@@ -248,6 +258,9 @@ class _Cutter:
         self.visits.setdefault(base, {}).setdefault(fusion, {})
 
     def _make_root(self, node: LazyBuffer, visits: Visits) -> None:
+        if node in self.replaced:
+            visits.setdefault(self.makers[self.replaced[node]], {})
+        self._note_replaced(node)
         joined = self._joinable(node, visits)
         if joined is not None:
             self._join(node, joined, visits)
@@ -261,6 +274,17 @@ class _Cutter:
             for user in visits:
                 fusion.users |= user.users | user.bits
         self._enter(node, value, fusion)
+
+    def _note_replaced(self, version: LazyBuffer) -> None:
+        """Notes what a version may be stored over: down to the first that surely is stored, and
+        before it in the order of the graph.
+        """
+        old = version
+        while old.op is LoadOps.ASSIGN:
+            old = old.srcs[0]
+            self.replaced[old] = version
+            if old in self.roots and old not in self.makers:
+                break
 
     def _space(self, shape: tuple[sint, ...]) -> Space:
         space = self.spaces.get(shape)
@@ -328,13 +352,10 @@ class _Cutter:
             if at is None or share_memory(fusion.outputs, [node]):
                 continue
             room = fusion.nodes < MAX_NODES and len(fusion.buffers) < self.legality.most_buffers
-            if room and self._stays_acyclic(fusion, visits):
+            # None of the node's users may be needed by the kernel that would store it.
+            if room and not any(user.users & fusion.bits for user in visits):
                 return fusion, at
         return None
-
-    def _stays_acyclic(self, fusion: Fusion, visits: Visits) -> bool:
-        """True if the kernel that would store the node needs none of the node's other users."""
-        return not any(user.users & fusion.bits for user in visits if user is not fusion)
 
     def _join(self, node: LazyBuffer, at: tuple[Fusion, Signature], visits: Visits) -> None:
         fusion, signature = at
@@ -343,12 +364,8 @@ class _Cutter:
         fusion.buffers.discard(node)
         users = 0
         for user in visits:
-            if user is not fusion:
-                users |= user.users | user.bits
-        fusion.users |= users
-        for other in self.fusions:
-            if other.users & fusion.bits:
-                other.users |= users
+            users |= user.users | user.bits
+        add_users(self.fusions, fusion.bits, users)
         if is_pass_through(node):
             indices = self.visits.setdefault(node.srcs[-1], {}).setdefault(fusion, {})
             indices.setdefault(signature, False)
@@ -381,12 +398,9 @@ class _Cutter:
         into.nodes += other.nodes
         into.buffers |= other.buffers
         into.bits |= other.bits
-        into.users |= other.users
-        upto = into.users | into.bits
-        for fusion in self.fusions:
-            if fusion.users & into.bits:
-                fusion.users |= upto
+        self.makers.update(dict.fromkeys(other.outputs, into))
         self.fusions.remove(other)
+        add_users(self.fusions, into.bits, into.users | other.users | into.bits)
         for visits in self.visits.values():
             if other in visits:
                 move_indices(visits, other, into)

@@ -45,7 +45,8 @@ class Fusion:
         self.added_up = 0
         """The index component along which its guests are summed."""
         self.users = 0
-        """The kernels that need this one, directly or not, as bits."""
+        """The kernels that run after this one, because they read what it stores or store over it,
+        directly or not, as bits."""
         self.most_evals = 0
         """The evaluations of the node that it evaluates most often."""
         self.takes_outputs = not {root.op, value.op} & SINGLE and root.shape == value.shape
@@ -93,6 +94,13 @@ def move_indices(visits: Visits, source: Fusion, target: Fusion) -> None:
     indices = visits.setdefault(target, {})
     for signature, nested in visits.pop(source).items():
         indices[signature] = indices.get(signature, False) or nested
+
+
+def add_users(fusions: list[Fusion], needed: int, users: int) -> None:
+    """Some kernels, and all that they need, are needed by others from now on; both as bits."""
+    for fusion in fusions:
+        if (fusion.bits | fusion.users) & needed:
+            fusion.users |= users & ~fusion.bits
 
 
 def share_memory(outputs: list[LazyBuffer], others: list[LazyBuffer]) -> bool:

@@ -13,7 +13,7 @@ from ferrule.codegen.policy import keeps_tiles
 from ferrule.lazy import LazyBuffer
 from ferrule.ops import MovementOps
 from ferrule.schedule.costs import Costs
-from ferrule.schedule.fusion import MAX_NODES, Fusion, Visits
+from ferrule.schedule.fusion import MAX_NODES, Fusion, Visits, add_users
 from ferrule.schedule.graph import value_sources
 from ferrule.schedule.keep import Block, Keeping, find_block
 from ferrule.schedule.signature import Signature
@@ -133,9 +133,7 @@ class HorizontalFusion:
             return
         guest.host = host
         host.guests.append(guest)
-        bits, users = host.bits | guest.bits, host.users | guest.users
+        bits = host.bits | guest.bits
         for fusion in (host, *host.guests):
-            fusion.bits, fusion.users = bits, users
-        for fusion in self.fusions:
-            if fusion.users & bits:
-                fusion.users |= users | bits
+            fusion.bits = bits
+        add_users(self.fusions, bits, host.users | guest.users | bits)

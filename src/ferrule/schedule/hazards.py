@@ -269,8 +269,7 @@ class Hazards:
 
     def _break_cycle(self, stuck: set[Task]) -> None:
         """What a stuck task reads, and another overwrites, is copied: the version that is replaced,
-        or a leaf in the same memory that is no version of it. A version that a task cannot write
-        before the one that it replaces, which needs another result of that task, is written later.
+        or a leaf in the same memory that is no version of it.
         """
         for version, old in self.slots.overwrites.items():
             writer = self._producer[version]
@@ -286,10 +285,4 @@ class Hazards:
                 if writer in stuck and leaf is not old and self.slots[leaf].overlaps(slot):
                     self._read_copy_instead(leaf, writer)
                     return
-        for version, old in self.slots.overwrites.items():
-            writer, producer = self._producer[version], self._producer.get(old)
-            apart = producer is not writer and len(writer.outputs) > 1
-            if apart and writer in stuck and producer in stuck:
-                self._write_through_temporary(writer, version)
-                return
         raise AssertionError(f"kernels that wait for each other: {[t.outputs for t in stuck]}")
