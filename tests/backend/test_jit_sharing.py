@@ -662,3 +662,18 @@ def test_a_gradient_is_left_in_the_memory_of_an_argument(how: str, same: bool) -
     assert found[0] == found[1]
     if how == "dropped":
         assert len(runs) == 2
+
+
+def test_intermediate_results_of_one_realize_after_another_are_kept_apart() -> None:
+    """They share memory in a replay, even where a device may run their kernels at once."""
+
+    def sums(x: Tensor) -> list[Tensor]:
+        parts = [(x + k).contiguous() for k in range(4)]
+        return [((part @ part).contiguous() @ part + k).realize() for k, part in enumerate(parts)]
+
+    run = TinyJit(sums)
+    for call in range(4):
+        array = np.arange(64, dtype=np.float32).reshape(8, 8) % 5 + call
+        for k, result in enumerate(run(Tensor(array).realize())):
+            expected = np.linalg.matrix_power(array + k, 3) + k
+            np.testing.assert_array_equal(result.numpy(), expected)
