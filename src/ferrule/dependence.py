@@ -22,7 +22,7 @@ _END = 1 << 62  # beyond the last byte of any buffer
 
 @final
 class Contents(Generic[T]):
-    """What some memory contains between two writes: the steps that wrote it, and its readers."""
+    """The contents of some memory between two writes: the steps that wrote it, and its readers."""
 
     __slots__ = ("readers", "writers")
 

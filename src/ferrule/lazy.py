@@ -61,6 +61,7 @@ class LazyBuffer(Node):
     Methods raise `OpError` for operands or arguments that do not fit, `DeviceMismatchError` for
     operands on different devices.
 
+    >>> from ferrule.dtype import dtypes
     >>> from ferrule.ops import BinaryOps
     >>> x = LazyBuffer.const(2, dtypes.int32, (2, 3), "CPU")
     >>> x.e(BinaryOps.ADD, x).base_const(), x.permute((1, 0)).shape

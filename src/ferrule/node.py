@@ -68,8 +68,9 @@ class Node:
     maker: ThreadState | None
     """The thread that made it; None for a node in memory."""
     anchor: Anchor | Entry
-    """What the marks on it refer to: an object of its own, so that nothing else does. For nodes
-    that are found again it is their entry in the table of their maker."""
+    """The object that the marks on it refer to, and nothing else does.
+
+    For nodes that are found again it is their entry in the table of their maker."""
     marks: list[Mark] | None
     """On its sources, if some schedule did not compute it; see `needed_outside`."""
 
@@ -120,7 +121,7 @@ class Node:
 
 @final
 class Anchor:
-    """What marks on a node refer to, if that was never in a table."""
+    """The object that marks on a node refer to, if the node was never in a table."""
 
     __slots__ = ("__weakref__",)
 
@@ -150,7 +151,7 @@ recent_nodes: Final = _Recent()
 recent_nodes.limit = _MOST_DEAD
 _turn: Final = lock_across_forks()
 _looking = False
-"""Whether who has the lock looks at `recent_nodes`: a destructor may come between even then."""
+"""True if the holder of the lock looks at `recent_nodes`: a destructor may interrupt even that."""
 
 
 def sweep() -> None:

@@ -84,7 +84,7 @@ _known_graphs: dict[tuple[Hashable, ...], _KnownGraph] = {}
 @final
 @dataclass(frozen=True)
 class _Numbered:
-    """What became of a graph some of whose constants are memory in the one that is planned."""
+    """The plan of a graph, some of whose constants are memory in the graph that was planned."""
 
     key: _Key
     nodes: tuple[int, ...]

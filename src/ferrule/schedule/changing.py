@@ -102,7 +102,7 @@ def _is_number(node: LazyBuffer) -> bool:
 
 
 def names_number(part: Any) -> bool:
-    """Whether a part of a graph's key stands for a constant: CONST, the number, its bits, ..."""
+    """True if a part of a graph's key stands for a constant: CONST, the number, its bits, ..."""
     return part[0] is LoadOps.CONST and not isinstance(part[1], Expr)
 
 

@@ -124,7 +124,7 @@ class _Cutter:
         self.makers: dict[LazyBuffer, Fusion] = {}
         """The kernel that stores each root."""
         self.replaced: dict[LazyBuffer, LazyBuffer] = {}
-        """For a version that another is stored over: the next such, whose kernel runs later."""
+        """The version that is stored over another one, by a later kernel."""
         self.gains = Gains(self.costs, target, self.visits)
         self.widening: dict[LazyBuffer, list[Fusion]] = {}
         """The kernels in which a cast is a part of a multiply-add instruction."""
@@ -276,8 +276,9 @@ class _Cutter:
         self._enter(node, value, fusion)
 
     def _note_replaced(self, version: LazyBuffer) -> None:
-        """Notes what a version may be stored over: down to the first that surely is stored, and
-        before it in the order of the graph.
+        """Note the older versions that a version may be stored over.
+
+        The last of them is the first that is surely stored, and earlier in the graph's order.
         """
         old = version
         while old.op is LoadOps.ASSIGN:

@@ -152,7 +152,7 @@ class Hazards:
             views.clear()
 
     def _is_safe(self, task: Task, version: LazyBuffer, views: _AlignedViews) -> bool:
-        """Whether a version can be written in place; `views` keeps what was found for the task."""
+        """True if a version can be written in place; `views` caches the task's aligned views."""
         slot = self.slots[version]
         touched = [leaf for leaf in task.reads if self.slots[leaf].overlaps(slot)]
         if not touched:
@@ -174,7 +174,7 @@ class Hazards:
         return scatter if base_of(scatter) is not None else None
 
     def _compute_first(self, task: Task, root: LazyBuffer, sources: Sequence[LazyBuffer]) -> None:
-        """Those sources of a task that need the memory which it writes are computed before it."""
+        """Compute the sources first, in tasks of their own, if they need the memory it writes."""
         slot = self.slots[root]
         for source in dict.fromkeys(sources):
             temporary = LazyBuffer.empty(source.shape, source.dtype, source.device).assign(source)
@@ -268,8 +268,9 @@ class Hazards:
         return Contents([task for task in makers if task is not None])
 
     def _break_cycle(self, stuck: set[Task]) -> None:
-        """What a stuck task reads, and another overwrites, is copied: the version that is replaced,
-        or a leaf in the same memory that is no version of it.
+        """Copy something that a stuck task reads and another one overwrites.
+
+        That is a version that is replaced, or a leaf in the same memory that is no version of it.
         """
         for version, old in self.slots.overwrites.items():
             writer = self._producer[version]

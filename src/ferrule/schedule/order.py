@@ -31,7 +31,7 @@ class Temporaries:
         self._left = {slot: len(users) for slot, users in self._users.items()}
 
     def frees(self, task: Task) -> bool:
-        """Whether less memory is in use after the task than before it."""
+        """True if less memory is in use after the task than before it."""
         change = 0
         for slot in self._slots.get(task, ()):
             if self._left[slot] == 1:

@@ -32,12 +32,12 @@ class Slot:
 
     @property
     def memory(self) -> Slot:
-        """What it is a part of; itself, if of nothing."""
+        """The slot that it is a part of; itself, if of none."""
         return self if self.whole is None else self.whole
 
     @property
     def is_divisible(self) -> bool:
-        """Whether a kernel may be given a part of it in its place."""
+        """True if a kernel may be given a part of it in its place."""
         return self.buffer is None or is_divisible(self.buffer)
 
     @property
@@ -51,7 +51,7 @@ class Slot:
         return Slot(self.device, self.dtype, size, None, self.start + start, self.memory)
 
     def overlaps(self, other: Slot) -> bool:
-        """Whether the two share memory. New slots share with those that they are parts of."""
+        """True if the two share memory. New slots share with the slots that they are parts of."""
         if self.memory is other.memory:
             return True
         a, b = self.buffer, other.buffer
@@ -110,7 +110,7 @@ class Slots:
         return old
 
     def may_overwrite(self, version: LazyBuffer, old: LazyBuffer) -> bool:
-        """Whether `version` may be written where `old` is, once those who read `old` are done."""
+        """True if `version` may be written where `old` is, once all readers of `old` are done."""
         if old.realized is None and old not in self._of_node:
             return False
         if old in self._overwritten:

@@ -42,11 +42,11 @@ class Task:
 
     @property
     def is_kernel(self) -> bool:
-        """Whether there is an AST to run, rather than a copy or a runner of the user's."""
+        """True if there is an AST to run, rather than a copy or a runner of the user's."""
         return self.outputs[0].op not in (LoadOps.FROM, LoadOps.CUSTOM)
 
     def sources(self, node: LazyBuffer) -> tuple[LazyBuffer, ...]:
-        """What the task computes a node from."""
+        """The nodes that the task computes a node from."""
         if node.op is LoadOps.ASSIGN:
             return node.srcs[1:]
         return node.srcs
@@ -93,7 +93,7 @@ class Reader:
         self.views = Views(roots, layouts or {})
 
     def is_leaf(self, node: LazyBuffer, task: Task) -> bool:
-        """Whether the task loads the node, rather than computing it."""
+        """True if the task loads the node, rather than computing it."""
         if node.realized is not None:
             return True
         if node.op is LoadOps.CONST:
