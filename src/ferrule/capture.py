@@ -1,4 +1,4 @@
-"""Recording what ran, so that it can run again: `Capture`, `JitItem`, and which memory is shared.
+"""Recording of runs for replay: `Capture`, `JitItem`, and the plan of shared memory.
 
 A graph executor imports this module, never `ferrule.jit`.
 """
@@ -49,22 +49,22 @@ class GraphReentryError(RuntimeError):
 
 @final
 class Turns:
-    """Calls of one graph, which are done one at a time: threads take turns."""
+    """The lock of one graph: threads call it one at a time."""
 
     def __init__(self, name: str) -> None:
         self._name = name
         self.forget()
 
     def forget(self) -> None:
-        """Nobody is inside: at the start, and in a forked child."""
+        """Makes the lock free: at the start, and in a forked child."""
         self.lock = RLock()
-        """Who has it has the turn, unless `inside` is set: that is a call inside a call."""
+        """The lock of the present call. With `inside` set, the same thread calls it again."""
         self.inside = False
 
     def take(self, work: Callable[..., T], *args: Any) -> T:
         """`work(*args)`, when it is this thread's turn.
 
-        Raises `GraphReentryError` where the thread is inside already.
+        Raises `GraphReentryError` if the thread is inside already.
         """
         with self.lock:
             if self.inside:  # only its own thread gets this far
@@ -85,21 +85,21 @@ class Turns:
 
 @dataclass
 class JitItem:
-    """One captured run: a runner, or a graph executor, and its buffers (None: an input's place)."""
+    """One captured run: a runner or a graph executor, and its buffers (None: set by an input)."""
 
     prg: JITRunner
     rawbufs: list[Buffer | None]
 
 
-# *** the documented questions about a list of items ***
+# *** documented functions of a list of items ***
 
 
 def get_input_replace(
     jit_cache: list[JitItem], input_rawbuffers: Sequence[Buffer]
 ) -> dict[tuple[int, int], int]:
-    """Where the inputs are used: `{(item, position among its buffers): number of the input}`.
+    """The uses of the inputs: `{(item, position among its buffers): number of the input}`.
 
-    A buffer is known by its serial number: another buffer in the same memory is no input.
+    Buffers are compared by serial number: another buffer in the same memory is no input.
     """
     numbers: dict[int, int] = {}
     for number, buffer in enumerate(input_rawbuffers):
@@ -171,16 +171,16 @@ class GraphExecutor(JITRunner):
         """The buffers that are not inputs, which the graph keeps alive."""
         ops, mem = self.op_estimate, self.mem_estimate
         self._numbers: tuple[int, int, int] | None = None
-        """What each call counts as, where that does not depend on variables."""
+        """The counters to add for each call, if they do not depend on variables."""
         if isinstance(ops, int) and isinstance(mem, int):
             self._numbers = (self.num_kernels, ops, mem)
 
     def count(
         self, inputs: int, var_vals: dict[Any, int], seconds: float | None, jit: bool
     ) -> None:
-        """Adds a call with so many inputs to what has run.
+        """Adds a call with this number of inputs to the statistics.
 
-        `seconds` is None only for a call of which nothing is printed.
+        `seconds` is None only for a call that is not printed.
         """
         if seconds is None and self._numbers is not None:
             GlobalCounters.add(*self._numbers)
@@ -198,15 +198,15 @@ class GraphExecutor(JITRunner):
         )
 
 
-# *** buffers that may be gone by the time of the replay ***
+# *** buffers that may be freed before the replay ***
 
 
 @final
 class PlaceHolder:
-    """Stands for a buffer without keeping it alive: for the same bytes, and so for the same role.
+    """A stand-in for a buffer that does not keep it alive.
 
-    Two are equal if the serial number of their memory, their byte range and their dtype are; never
-    by `id()`, which Python uses again.
+    Two are equal if they have the same memory (by serial number), byte range and dtype. The `id()`
+    would not do, because Python reuses it.
     """
 
     __slots__ = ("byte_offset", "device", "dtype", "memory", "serial", "size", "whole")
@@ -220,10 +220,10 @@ class PlaceHolder:
         self.memory = weakref.ref(buf.base)
         """The buffer that owns the memory, while something else refers to it."""
         self.whole = self if buf.base is buf else PlaceHolder(buf.base)
-        """The place holder of the whole memory that this is a part of."""
+        """The place holder of the whole memory."""
 
     def to_tuple(self) -> tuple[str, int, int, int, DType]:
-        """What makes two equal: device, serial number of the memory, first byte, size and dtype."""
+        """The key for equality: device, serial number of the memory, first byte, size and dtype."""
         return self.device, self.serial, self.byte_offset, self.size, self.dtype
 
     def __eq__(self, other: object) -> bool:
@@ -234,7 +234,7 @@ class PlaceHolder:
 
     @property
     def nbytes(self) -> int:
-        """The bytes that this stands for."""
+        """The size of the buffer in bytes."""
         return self.size * self.dtype.itemsize
 
     def alloc_if_needed(self, buffer_cache: dict[PlaceHolder, Buffer]) -> Buffer:
@@ -251,7 +251,7 @@ class PlaceHolder:
         return buffer
 
 
-# *** which memory is shared ***
+# *** the plan of shared memory ***
 
 
 @dataclass
@@ -278,7 +278,7 @@ class Recorded:
 def shared_buffers(
     recorded: Sequence[Recorded], released: Set[int] = frozenset()
 ) -> dict[PlaceHolder, Buffer]:
-    """A buffer for all memory that is gone by now, or released: a part of its device's arena."""
+    """A buffer for all memory that is freed or `released`: a part of its device's arena."""
     steps = [
         [
             arg.whole
@@ -317,7 +317,7 @@ def _forbid_reading(buffer: Buffer) -> None:
 
 
 def is_capturing() -> bool:
-    """Whether runs are being recorded here and now."""
+    """True if this thread is recording runs."""
     return this_thread.state.observer is not None
 
 
@@ -326,19 +326,19 @@ def is_capturing() -> bool:
 class Capture:
     """A `with` block in which every run is recorded, and reading values raises `JitError`.
 
-    Buffers made inside are remembered by `PlaceHolder`s only, so that the block needs no more
-    memory than a plain run; all others are kept. Afterwards `items` gives the runs.
+    Buffers made inside are recorded as `PlaceHolder`s, so that the block needs no more memory than
+    a plain run. All other buffers are kept alive. Afterwards `items` gives the runs.
     """
 
     recorded: list[Recorded] = field(default_factory=list)
     var_vals: dict[Variable, int] = field(default_factory=dict)
     updated: dict[int, Buffer] = field(default_factory=dict)
-    """The buffers from before the block that a run changed, by serial number."""
+    """The buffers from before the block that a run wrote to, by serial number."""
     read: dict[int, Buffer] = field(default_factory=dict)
-    """The buffers from before the block that a run looked at, by serial number."""
+    """The buffers from before the block that a run read, by serial number."""
 
     uses_others: bool = False
-    """Whether a run used memory in which another thread, in the meantime, computed something."""
+    """True if a run used memory that another thread wrote to during the block."""
 
     _first_serial: int = 0
     _produced: set[int] = field(default_factory=set)
@@ -347,7 +347,7 @@ class Capture:
     def __enter__(self) -> Capture:
         if is_capturing():
             raise JitError(f"{user_location()}: a capture cannot begin inside another one")
-        # Serial numbers only grow: whatever is made from here on has a larger one.
+        # Serial numbers only grow, so every buffer of the block has a larger one.
         self._first_serial = newest_serial()
         since = watched_since.set(self._first_serial)
         self._before = observer.set(self._run), read_guard.set(_forbid_reading), since
@@ -362,7 +362,7 @@ class Capture:
     def _run(
         self, runner: JITRunner, rawbufs: Sequence[Buffer], var_vals: dict[Variable, int]
     ) -> float | None:
-        """Records a run, then runs it; what a runner does inside is its own affair."""
+        """Records a run, then runs it; runs that the runner starts itself are not recorded."""
         self._note_values(runner, var_vals)
         args = [self._remember(runner, i, buffer) for i, buffer in enumerate(rawbufs)]
         self.recorded.append(Recorded(runner, args))
@@ -386,11 +386,11 @@ class Capture:
                 )
 
     def is_new(self, buffer: Buffer) -> bool:
-        """Whether the memory was allocated inside the block."""
+        """True if the memory was allocated inside the block."""
         return buffer.base.serial > self._first_serial
 
     def is_produced(self, buffer: Buffer) -> bool:
-        """Whether the memory was allocated inside the block and written by a recorded run."""
+        """True if the memory was allocated inside the block and written by a recorded run."""
         return buffer.base.serial in self._produced
 
     def _remember(self, runner: JITRunner, i: int, buffer: Buffer) -> Buffer | PlaceHolder:
@@ -408,11 +408,11 @@ class Capture:
             if base.filled:
                 self._record_filling(base)
             self._produced.add(base.serial)
-        # What only the host has put something in is a constant of the captured function.
+        # Memory that only the host has written to is a constant of the captured function.
         return PlaceHolder(buffer) if base.serial in self._produced else buffer
 
     def _record_filling(self, base: Buffer) -> None:
-        """A run is about to change what the host put in: a replay has to put it in again."""
+        """Records a copy of host data that a run is about to change, for replays to restore it."""
         contents = Buffer(base.device, base.size, base.dtype)
         copy = BufferCopy(base.device, base.nbytes, base.device)
         guarding = read_guard.set(None)

@@ -1,4 +1,4 @@
-"""`TinyJit`: a function is called once, captured the second time, and replayed from then on."""
+"""`TinyJit`: run a function in its first call, capture it in the second, then replay it."""
 
 from __future__ import annotations
 
@@ -62,11 +62,12 @@ __all__ = [
 not_a_function(__name__, "ferrule.TinyJit(function) captures a function")
 
 ReturnType = TypeVar("ReturnType")
-"""What the captured function returns."""
+"""The return type of the captured function."""
 
 _MOST_REPLAYS = 32
 _MOST_UNUSED = 8
-"""How many replays that were of no use so far there are before signatures have to come twice."""
+"""The limit of replays that were never used: from then on, capture a signature only if it comes a
+second time."""
 _MOST_REFUSALS = 3
 _CALLS_BETWEEN_ATTEMPTS = 16
 
@@ -105,11 +106,11 @@ class TinyJit(Generic[ReturnType]):
     def reset(self) -> None:
         """Forgets everything that was captured, and counts calls from 0 again."""
         self.cnt = 0
-        """How many calls there were."""
+        """The number of calls so far."""
         self.jit_cache: list[JitItem] = []
         """The items of the replay used last."""
         self.input_replace: dict[tuple[int, int], int] = {}
-        """Where that replay's inputs and results go: `{(item, position): number}`."""
+        """The positions of that replay's inputs and results: `{(item, position): number}`."""
         self.ret: ReturnType | None = None
         """The result of the last call."""
         self.expected_vals: tuple[Variable, ...] = ()
@@ -118,24 +119,24 @@ class TinyJit(Generic[ReturnType]):
         """The signature of the last call: shapes, dtypes and whatever else replays depend on."""
         self._replays: OrderedDict[tuple[Any, ...], Replay] = OrderedDict()
         self._reachable: dict[int | None, WeakSet[Cell]] = {}
-        """The memory that the function can get at without being given it."""
+        """The memory in reach without the arguments: serial numbers, and the cells in each."""
         self._outside: OrderedDict[tuple[Any, ...], tuple[Numbers, FoundInputs]] = OrderedDict()
-        """For the signature of the arguments: what else the function reads."""
+        """The other inputs of the function, for each signature of its arguments."""
         self._recent: Recent | None = None
         self._cells: frozenset[int] = frozenset()
         """The cells of the tensors that it could reach when it ran last, by `id()`."""
         self._writes = False
-        """Whether it writes to memory from outside."""
+        """True if it writes to memory from outside."""
         self._writes_arguments = False
-        """Whether it writes to some of its arguments."""
+        """True if it writes to some of its arguments."""
         self._copied: set[int] = set()
-        """The numbers of the arguments that are copied: parts of larger tensors, always others."""
+        """The numbers of the arguments to copy: views whose offset changes between calls."""
         self._parts: dict[tuple[Any, ...], dict[int, Chain]] = {}
-        """For signatures that do not tell where parts are: where they were."""
+        """The last position of each view, for signatures without positions."""
         self._refusals = 0
-        """How many captures in a row gave no replay, or one that could never be used."""
+        """The number of captures in a row that gave no replay, or one that was never used."""
         self._seen: OrderedDict[tuple[Any, ...], int] = OrderedDict()
-        """When a signature came last that is only captured if it comes again."""
+        """The last call with each signature that is captured only if it comes again."""
 
     def __call__(self, *args: Any, **kwargs: Any) -> ReturnType:
         """Calls the function, or replays it."""
@@ -145,8 +146,8 @@ class TinyJit(Generic[ReturnType]):
         self, function: Callable[..., ReturnType], args: Sequence[Any], kwargs: Mapping[str, Any]
     ) -> ReturnType:
         if is_capturing() or this_thread.state.transforming or not config().JIT:
-            # Inside another capture this one's kernels become part of that, and a transformation
-            # has to see what the function does.
+            # Inside another capture, the kernels of this function become part of that one. A
+            # transformation has to see every operation of the function.
             result = function(*args, **kwargs)
         elif self.cnt == 0:
             result = self._run(function, args, kwargs)
@@ -159,14 +160,14 @@ class TinyJit(Generic[ReturnType]):
     def _run(
         self, function: Callable[..., ReturnType], args: Sequence[Any], kwargs: Mapping[str, Any]
     ) -> ReturnType:
-        """Just calls the function, and sees whether it writes to memory from outside."""
+        """Calls the function without a capture, and notes if it writes to memory from outside."""
         given = tensors_in([*args, kwargs])
         others = [leaf for leaf in leaves([*args, kwargs]) if not isinstance(leaf, Tensor)]
         reached = [*given, *Reach([*code_of(function), *others]).tensors()]
         self._cells = frozenset([id(tensor._cell) for tensor in reached])
         with alone(self._cells):
             with turn:
-                compute_lazy(reached)  # so the call that is captured has the same graph, planned
+                compute_lazy(reached)  # so the captured call has the same graph, already planned
                 cells = [tensor._cell for tensor in reached]
                 before = list(map(_version, cells))
             result = function(*args, **kwargs)
@@ -180,7 +181,7 @@ class TinyJit(Generic[ReturnType]):
     def _run_again(
         self, function: Callable[..., ReturnType], args: Sequence[Any], kwargs: Mapping[str, Any]
     ) -> ReturnType:
-        with turn:  # what a replay checks holds until it is over
+        with turn:  # the guards of a replay must hold until it is over
             if anyone_runs():
                 wait_for_others(self._cells_of(args, kwargs))
             settle_writes()
@@ -220,7 +221,7 @@ class TinyJit(Generic[ReturnType]):
                     result: ReturnType = replay.run(tensors, buffers, arguments.var_vals)
                     return result
         if is_out_of_range:
-            return self._run(function, args, kwargs)  # which says what is out of range
+            return self._run(function, args, kwargs)  # raises the error for the value out of range
         if replay is not None:
             del self._replays[arguments.key]
             self._note(f"captured again: {problem}")
@@ -234,7 +235,7 @@ class TinyJit(Generic[ReturnType]):
     def _matching(
         self, function: Callable[..., ReturnType], args: Sequence[Any], kwargs: Mapping[str, Any]
     ) -> tuple[Arguments, Replay | None]:
-        """The arguments as a replay takes them, and the replay, if there is one for them."""
+        """The arguments in the form that replays take, and the replay for them, if there is one."""
         arguments = self._read(args, kwargs)
         replay = self._find(arguments)
         if replay is None and self._has_other_parts(args, kwargs):
@@ -245,16 +246,16 @@ class TinyJit(Generic[ReturnType]):
             arguments = self._read_anew(function, args, kwargs)
             replay = self._find(arguments)
             if replay is not None and replay.watch.overlaps(arguments.buffers):
-                replay = None  # a gradient is in memory that the function uses besides
+                replay = None  # a gradient shares memory with another tensor that the function uses
         if replay is not None and not replay.fills.isdisjoint(held_in([*args, kwargs])):
-            replay = None  # what it is given there would be what it has put there
+            replay = None  # an argument is a container that the replay itself writes to
         return arguments, replay
 
     def _find(self, arguments: Arguments) -> Replay | None:
-        """The replay of such a call, if there is one.
+        """The replay of a call with these arguments, if there is one.
 
-        What the function finds by itself, numbers, gradients and states, becomes a part of the
-        signature.
+        Completes the signature: adds the numbers, gradients and states that the function finds by
+        itself.
         """
         found = self._outside.get(arguments.key)
         if found is None:
@@ -268,7 +269,7 @@ class TinyJit(Generic[ReturnType]):
     def _read_anew(
         self, function: Callable[..., ReturnType], args: Sequence[Any], kwargs: Mapping[str, Any]
     ) -> Arguments:
-        """The arguments, beside what the function can reach now."""
+        """The arguments, after a new walk over the tensors that the function can reach."""
         objects = self._read(args, kwargs).objects
         tensors = Reach([*code_of(function), *objects]).tensors()
         self._cells = frozenset([id(tensor._cell) for tensor in tensors])
@@ -283,9 +284,9 @@ class TinyJit(Generic[ReturnType]):
         return read_arguments(args, kwargs, self._reachable, self._writes, copied)
 
     def _has_other_parts(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
-        """Whether a call is like one before but for where its parts of larger tensors are.
+        """True if a call differs from an earlier one only in the positions of its views.
 
-        From then on these are copied. One that stays where it is need not be.
+        The views that moved are copied from then on, so that one replay serves all positions.
         """
         if self._writes_arguments:
             return False
@@ -303,23 +304,23 @@ class TinyJit(Generic[ReturnType]):
         return bool(moved)
 
     def _is_hopeless(self, arguments: Arguments) -> bool:
-        """Whether a capture would most likely be for nothing."""
+        """True if a capture would most likely never be replayed."""
         if self._refusals >= _MOST_REFUSALS:
             return self.cnt % _CALLS_BETWEEN_ATTEMPTS != 0
         has_room = len(self._replays) < _MOST_REPLAYS
         if has_room and sum([r.runs == 0 for r in self._replays.values()]) < _MOST_UNUSED:
             return False
-        # A number that is another one in each call would have a capture for each, which takes a
-        # hundred times as long as a call.
+        # A number that changes in every call would cause a capture in every call. A capture takes
+        # a hundred times as long as a call.
         last_call = self._seen.pop(arguments.key, None)
         self._seen[arguments.key] = self.cnt
         if len(self._seen) > 2 * _MOST_REPLAYS:
             self._seen.popitem(last=False)
         if last_call is None or has_room:
             return last_call is None
-        # It would take the place of the replay that was not used for longest: only if that has been
-        # of no use since this signature came before. In a loop over more signatures than there is
-        # room for, each would otherwise take the place of one that comes again sooner.
+        # A new replay evicts the least recently used one. Allow that only if that one was not used
+        # since this signature came last: otherwise a loop over more signatures than there is room
+        # for would always evict the replay that it needs next.
         return next(iter(self._replays.values())).last_call > last_call
 
     def _capture(
@@ -369,14 +370,14 @@ class TinyJit(Generic[ReturnType]):
         return self if instance is None else BoundJit(self._of(instance), instance)
 
     def __reduce__(self) -> str | tuple[Any, ...]:
-        """What is copied or pickled is the function: a copy captures its own calls."""
+        """Copies and pickles the function only: a copy captures its own calls."""
         is_global = _found_by_name(self.fxn) is self
         return str(self.fxn.__qualname__) if is_global else (TinyJit, (self.fxn,))
 
     def _of(self, instance: Any) -> TinyJit[ReturnType]:
-        """The state for one instance, which lives as long as that does.
+        """The state for one instance; it lives as long as the instance.
 
-        Raises `JitError` where that cannot be seen.
+        Raises `JitError` if instances of the class cannot be referred to weakly.
         """
         key = id(instance)
         found = self._instances.get(key)
@@ -395,12 +396,15 @@ class TinyJit(Generic[ReturnType]):
 
 
 def _version(cell: Cell) -> tuple[int, int]:
-    """Another one after each write, of what was there already too: later calls may write more."""
+    """The version of a tensor's contents: it changes with every write, even of equal contents.
+
+    A write of equal contents counts, because later calls may write other ones.
+    """
     return cell.value.node.serial, 0 if cell.storage is None else cell.storage.writes
 
 
 def _found_by_name(function: Any) -> Any:
-    """What a function's module has under its name: the TinyJit, where that was a decorator."""
+    """The object that a function's module has under its name: a TinyJit, if it is a decorator."""
     found: Any = sys.modules.get(getattr(function, "__module__", None) or "")
     for part in getattr(function, "__qualname__", "").split("."):
         found = getattr(found, part, None)
@@ -415,7 +419,7 @@ def _forget(jit: weakref.ref[TinyJit[Any]], key: int, _: object) -> None:
 
 @final
 class BoundJit(Generic[ReturnType]):
-    """A captured method of one instance; it has all that a `TinyJit` has."""
+    """A captured method of one instance, with all attributes of a `TinyJit`."""
 
     __slots__ = ("_instance", "_jit")
 

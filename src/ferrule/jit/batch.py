@@ -1,4 +1,4 @@
-"""Captured items, ready to run with other inputs: where a device can, many of them by one call."""
+"""Captured items with exchangeable inputs: consecutive kernels run as one graph where possible."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from ferrule.expr import Variable
 
 @final
 class Batch:
-    """The items, with runs of kernels handed to the devices' graph executors.
+    """The items of a replay, with runs of kernels handed to the devices' graph executors.
 
-    Where an item has one of `inputs`, each run puts its own buffer of that number; these are not
-    kept alive.
+    Each run replaces the `inputs` in the items by its own buffers, number by number. The buffers
+    are not kept alive.
     """
 
     def __init__(
@@ -25,7 +25,7 @@ class Batch:
     ) -> None:
         self.items = _batched(items, inputs, var_vals) if config().JIT < 2 else items
         self._graph: Callable[..., Any] | None = None
-        """The one graph that everything is in, if there is one."""
+        """The graph, if it holds all items."""
         if len(self.items) == 1 and self.items[0] is not items[0]:
             self._graph = self.items[0].prg.__call__
         self.input_replace = get_input_replace(self.items, inputs)
@@ -51,7 +51,7 @@ class Batch:
 def _batched(
     items: Sequence[JitItem], inputs: Sequence[Buffer], var_vals: dict[Variable, int]
 ) -> list[JitItem]:
-    """The items with consecutive ones of one device as one, where that device has an executor."""
+    """The items, with consecutive ones of a device merged where it has a graph executor."""
     batched: list[JitItem] = []
     batch: list[JitItem] = []
     for item in items:
@@ -76,7 +76,7 @@ def _graph_class(item: JitItem) -> Callable[..., Any] | None:
 def _graph(
     batch: list[JitItem], inputs: Sequence[Buffer], var_vals: dict[Variable, int]
 ) -> list[JitItem]:
-    """The batch as one item; as it is, if there is no executor that can take it."""
+    """The batch as one item, or unchanged if no executor can take it."""
     graph_class = _graph_class(batch[0]) if batch else None
     if graph_class is None:
         return batch

@@ -1,4 +1,4 @@
-"""What there was before a call that is captured: what it is given, and what it can reach."""
+"""The state before a captured call: its arguments, and the tensors and numbers in its reach."""
 
 from __future__ import annotations
 
@@ -44,72 +44,73 @@ class Before:
         self.roots = [*code_of(function), *arguments.objects]
         self.reach = Reach(self.roots)
         self.numbers = Numbers(self.roots)
-        """What the function can read besides tensors."""
+        """The Python values that the function can read besides tensors."""
         tensors = self.reach.tensors()
-        # What is lazy would melt into the function's kernels, and could not be told from them.
+        # Lazy tensors would be fused into the function's kernels, and could not be separated.
         compute_lazy(tensors)
         realize([stream.node for stream in streams()])
         count = len(arguments.tensors)
         self.found = FoundBefore(self.reach, arguments, found, self.numbers.assigned)
         self.tape = tape_position()
-        """Entries of the tape with serials below that are from before the call."""
+        """The position on the tape at the start: entries with smaller serials are older."""
         self.given = {
             self.stand_ins.get(tensor, tensor): number
             for number, tensor in enumerate(arguments.tensors)
         }
-        """The tensors that it is given, or that are inputs all the same, and their numbers."""
+        """The inputs, both arguments and found ones, and their numbers."""
         self.constants = [
             (weakref.ref(tensor), tensor._cell.value.node.serial)
             for tensor in tensors
             if tensor.lazydata.base_const() is not None
         ]
-        """Those that it reaches and that have no memory, and the serials of their nodes."""
+        """The constants in reach (tensors without memory), and the serials of their nodes."""
         self._cells = {id(tensor._cell): weakref.ref(tensor._cell) for tensor in tensors}
         self._forget_cells(arguments.tensors[count:])
-        # Nodes are numbered as well: all that are made in the call come after this one. Equal
-        # ones from before are not to be taken for them: their values stay what they are.
+        # Nodes have serial numbers too: those of the call come after this one. An equal node from
+        # before must not be reused in the call, because replays do not compute its value again.
         this_thread.state.nodes.clear()
         self.last_node = _newest_node()
         self._renew_memory(tensors, writes)
         self.last_version = _newest_node()
-        """The newest node that holds what some memory contained before the call."""
+        """The serial of the newest node that holds contents from before the call."""
         cells = [weakref.ref(tensor._cell) for tensor in tensors]
         serials = [memory_serial(tensor.lazydata) for tensor in tensors]
         self.memory = list(zip(map(weakref.ref, tensors), serials, cells, strict=True))
-        """The tensors that it reaches, the serials of their memory, and their cells."""
+        """The tensors in reach, the serials of their memory, and their cells."""
         self._versions = {t: self._version_for(t) for t in self.stand_ins}
-        """For the tensors that have a stand-in: the serial of what that held."""
+        """The version of each stand-in before the call, by the tensor that it stands for."""
 
     def _renew_memory(self, reached: Sequence[Tensor], writes: bool) -> None:
-        """Copies that the function makes are to be known from those of before the call.
+        """Gives all memory new nodes, to tell the function's copies from those of before the call.
 
-        What is found below a view may be in memory of its own, so its whole stays as it was read.
-        Arguments come first: what shares their memory, such as a gradient that was left in that of
-        the call before, moves elsewhere, and not they.
+        The base of a view that was read stays as it is: the view may have been computed into
+        memory of its own. Arguments come first: a tensor that shares memory with an argument, such
+        as a gradient of the call before, then moves elsewhere in place of the argument.
         """
         read = {id(tensor._cell) for tensor in self.given if tensor._parent is not None}
         cells = [tensor._cell for tensor in [*self.given, *reached]]
         renew([cell for cell in cells if id(cell) not in read], writes)
 
     def _forget_cells(self, found: Iterable[Tensor]) -> None:
-        """What shares memory with an input that was found does so with each call's own."""
+        """Forgets the cells of found inputs: a replay shares memory with its own input instead."""
         for tensor in found:
             self._cells.pop(id(tensor._cell), None)
 
     def owners(self) -> list[Owner]:
-        """The memories of tensors that the call can reach, and of random streams, whose versions
-        nobody else holds, and nobody else from before the call has held.
+        """The owners that nothing else refers to: cells in the call's reach and random streams.
+
+        Left out are those whose contents another object holds, or held before the call.
         """
         reached = [cell for _, _, reference in self.memory if (cell := reference()) is not None]
         owners: list[Owner] = [*dict.fromkeys(reached), *streams()]
         return [owner for owner in owners if self._was_renewed(owner) and not readers(owner)]
 
     def _was_renewed(self, owner: Owner) -> bool:
-        """What somebody else held was not, see `renew`."""
+        """True if nothing else held the memory before the call, so `renew` gave it a new node."""
         return present_version(owner).serial > self.last_node
 
     def watch(self) -> Watch:
-        """What must not have changed since: which tensors collect gradients, and have none yet."""
+        """The first guards: the set of leaves, and the leaves that have no gradient yet."""
         watch = Watch()
         tensors = self.reach.tensors()
         for tensor in tensors:
@@ -119,16 +120,16 @@ class Before:
         return watch
 
     def was_written(self, tensor: Tensor) -> bool:
-        """Whether something was written to the stand-in of a tensor, which may be a view."""
+        """True if the call wrote to the stand-in of a tensor, which may be a view."""
         return self._version_for(tensor) != self._versions[tensor]
 
     def _version_for(self, tensor: Tensor) -> int:
         return present_version(self.stand_ins[tensor]._cell).serial
 
-    # -- what a tensor of the call has to do with it ---------------------------------------------
+    # -- how a tensor of the outcome relates to the inputs ---------------------------------------
 
     def kind(self, tensor: Tensor) -> Leaf | None:
-        """What a tensor is, if the call has not made its value."""
+        """An input's number; the tensor itself if it is older than the call; None if it is new."""
         number = self.given.get(tensor)
         if number is not None:
             return number
@@ -138,23 +139,23 @@ class Before:
         return None
 
     def sharing(self, tensors: Iterable[Tensor]) -> Sharing:
-        """Which of the tensors that the call made are in memory of others."""
+        """The aliases among the tensors that the call made."""
         made = [tensor for tensor in tensors if self.kind(tensor) is None]
         return Sharing(self.given, made, self.arguments.var_vals.keys())
 
     def new_gradients(self) -> dict[int, Tensor]:
-        """The gradients that arguments have got since, by the argument's number."""
+        """The gradients that the call set on arguments, by the argument's number."""
         pairs = enumerate(zip(self.arguments.tensors, self._gradients, strict=False))
         found = {number: (tensor.grad, old) for number, (tensor, old) in pairs}
         return {n: new for n, (new, old) in found.items() if new is not None and new is not old}
 
     def retained(self, tensors: Iterable[Tensor]) -> dict[Tensor, Tensor]:
-        """The gradients that tensors which the call made have kept."""
+        """The retained gradients of the tensors that the call made."""
         made = [tensor for tensor in tensors if self.kind(tensor) is None]
         return {tensor: tensor.grad for tensor in made if tensor.grad is not None}
 
     def add_found(self, capture: Capture, seen: Set[int], replaced: Set[Any]) -> None:
-        """The inputs that the function has found by itself are arguments from here on."""
+        """Appends the inputs that the function has found by itself to the arguments."""
         used: dict[int, Buffer] = {**capture.read, **capture.updated}
         first = len(self.arguments.tensors)
         added = self.found.add_used(used, seen, replaced, self.arguments)
@@ -167,11 +168,12 @@ def _newest_node() -> int:
 
 
 def compute_lazy(tensors: Iterable[Tensor]) -> None:
-    """Puts those in memory that are not yet, such as the weights of a model that is new.
+    """Computes lazy tensors into memory, such as the weights of a new model.
 
-    That is all of what a view is of, for a write goes there. A copy that is still a movement of
-    somebody else's memory, or a constant of which a view was computed by itself, gets memory of its
-    own: it would be there after a write, and a replay would go on to read where it was before.
+    For a view its whole base is computed, because a write to the view goes there. Two kinds get
+    memory of their own: a copy that is still a movement of another tensor's memory, and a constant
+    with a view that was computed by itself. A write would move them to new memory later, and a
+    replay would still read the old one.
     """
     cells: dict[Cell, None] = {}
     for tensor in tensors:

@@ -1,4 +1,4 @@
-"""The lists, dicts and dataclasses that a captured function is given, and what it does to them."""
+"""Lists, dicts and dataclasses among the arguments of a captured call, and the call's changes."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ from ferrule.tensor import Tensor
 
 @final
 class Containers:
-    """The arguments of a call that is captured.
+    """The arguments of a captured call.
 
-    Where some tensors have a stand-in, the function is given copies of the containers, with the
-    stand-ins. What it does to a copy is done to the original after the call.
+    If some tensors have a stand-in, the function gets copies of the containers that hold the
+    stand-ins. Its changes to a copy are repeated on the original after the call.
     """
 
     def __init__(self, given: Any, stand_ins: Mapping[Tensor, Tensor]) -> None:
         self.given = given if stand_ins else ()
-        """The containers of which there are copies."""
+        """The arguments that were copied."""
         self.used = replace_tensors(given, stand_ins) if stand_ins else given
-        """What the function is called with."""
+        """The arguments that the function is called with."""
         self._before = _tensors(self.used)
         self._pairs = list(_pairs(given, self.used)) if stand_ins else []
         """Each container that was copied, and its copy."""
@@ -34,20 +34,23 @@ class Containers:
         self._originals |= {id(stand_in): tensor for tensor, stand_in in stand_ins.items()}
 
     def are_found_twice(self, reach: Reach) -> bool:
-        """Whether a copy would not do: its original is in several places, or can be reached too."""
+        """True if a container is among the arguments twice, or is also reachable by the function.
+
+        A copy would then differ from the container that the function finds the other way.
+        """
         originals = [id(original) for original, _ in self._pairs]
         is_repeated = len(set(originals)) < len(originals)
         return is_repeated or any(reach.has_holder(number) for number in held_in(self.given))
 
     def have_changed(self) -> bool:
-        """Whether other tensors are in them, or the same in other places, than before the call."""
+        """True if the call changed which tensors the containers hold, or their order."""
         after = _tensors(self.used)
         pairs = zip(self._before, after, strict=False)
         return len(after) != len(self._before) or any(old is not new for old, new in pairs)
 
     @contextmanager
     def put_back(self) -> Iterator[None]:
-        """A block that may change the copies; the originals change likewise after it."""
+        """A block that may change the copies; afterwards the originals get the same changes."""
         before = [_contents(copy) for _, copy in self._pairs]
         try:
             yield
@@ -57,14 +60,14 @@ class Containers:
                     _fill(original, copy, self._original)
 
     def _original(self, value: Any) -> Any:
-        """What is given for a stand-in or a copy; anything else as it is, but for such in it."""
+        """The argument behind a stand-in or a copy; other values have those inside replaced."""
         found = self._originals.get(id(value))
         if found is not None:
             return found
         if isinstance(value, tuple):
             parts = [self._original(part) for part in value]
             return getattr(type(value), "_make", tuple)(parts)
-        if isinstance(value, list | dict) or is_record(value):  # which the call made
+        if isinstance(value, list | dict) or is_record(value):  # a container that the call made
             _fill(value, value, self._original)
         return value
 
@@ -85,7 +88,7 @@ def _tensors(value: Any) -> list[Tensor | None]:
 
 
 def _contents(container: Any) -> list[Any]:
-    """What a container holds, with the keys of a dict."""
+    """The items of a container, including the keys of a dict."""
     if isinstance(container, dict):
         return [part for item in container.items() for part in item]
     if is_record(container):
@@ -109,7 +112,7 @@ def _pairs(given: Any, copy: Any) -> Iterator[tuple[Any, Any]]:
 
 
 def _fill(container: Any, like: Any, original: Callable[[Any], Any]) -> None:
-    """Gives a container what another one holds, with the originals of what is in it."""
+    """Copies the contents of one container into another, with copies replaced by originals."""
     if isinstance(container, list):
         container[:] = [original(part) for part in like]
     elif isinstance(container, dict):

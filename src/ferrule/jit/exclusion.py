@@ -1,10 +1,10 @@
-"""Calls that run a captured function's own code, each alone among those that share its tensors.
+"""Mutual exclusion of calls that run a captured function's own code and share tensors.
 
-A replay has the turn to compute from its first look to its last write. A call that runs the
-function itself, the first one or one that is captured, cannot have it: the function may wait for
-other threads. So such calls name the memory of the tensors that they may use; other calls of
-captured functions that may use some of it wait. All is named at once, and what waits has named
-nothing, so nobody waits in a circle. A call inside such a call waits for nobody.
+A replay holds the lock `turn` from its first check to its last write. A call that runs the
+function itself (the first call, or a capture) cannot hold it: the function may wait for other
+threads. Such a call locks the cells of the tensors that it may use instead, and other calls that
+may use one of them wait. A call locks all its cells at once and none while it waits, so there is
+no deadlock. A call inside such a call does not wait.
 """
 
 from __future__ import annotations
@@ -18,19 +18,19 @@ from typing import Final
 from ferrule.realize import turn
 
 _used: Final[dict[int, int]] = {}
-"""The cells of tensors that such calls may use, by `id()`: the thread of each."""
+"""The locked cells, by `id()`, with the thread that holds each."""
 _changed: Final = Condition(turn)
 
 
 def anyone_runs() -> bool:
-    """Whether there is such a call at all."""
+    """True if any cell is locked."""
     return bool(_used)
 
 
 def wait_for_others(cells: Collection[int]) -> None:
-    """Waits until no such call of another thread may use these cells.
+    """Waits until no other thread has locked any of these cells.
 
-    Who calls this has the turn, but for the time that it waits.
+    The caller holds `turn`, which is released while it waits.
     """
     while get_ident() not in _used.values() and not _used.keys().isdisjoint(cells):
         _changed.wait()
@@ -38,7 +38,7 @@ def wait_for_others(cells: Collection[int]) -> None:
 
 @contextmanager
 def alone(cells: Collection[int]) -> Iterator[None]:
-    """A block that runs while no other thread is in one with some of these cells."""
+    """A block that holds these cells: no other thread runs one with any of them meanwhile."""
     with turn:
         wait_for_others(cells)
         mine = [cell for cell in cells if cell not in _used]

@@ -1,10 +1,11 @@
-"""Tensors that a captured function finds by itself, and that are inputs, as its arguments are.
+"""Implicit inputs: gradients and states that a captured function finds without its arguments.
 
-Gradients: `backward()` adds to one that is there, and makes one where there is none. So whether
-there is one belongs to the signature; and which tensor it is does not, as a training loop makes new
-ones. States: tensors in an attribute, an item or a variable which the function reads and then
-replaces, as in `self.h = self.cell(x, self.h)`. A replay reads what is there, and puts its own
-there, which the next one reads.
+Gradients: `backward()` adds to an existing gradient, and makes one where there is none. So the
+signature says if there is one, but not which tensor it is: a training loop makes new ones.
+
+States: tensors in an attribute, an item or a variable that the function reads and then replaces, as
+in `self.h = self.cell(x, self.h)`. A replay reads the present state and puts its own there, for the
+next replay to read.
 """
 
 from __future__ import annotations
@@ -29,8 +30,8 @@ from ferrule.tensor.cell import Cell
 
 Parameter: TypeAlias = weakref.ref[Tensor]
 Spot: TypeAlias = Parameter | Place
-"""Where an input is found: the gradient of a parameter, or what is in a place: a tensor, or a tuple
-of tensors."""
+"""The location of an implicit input: a parameter, for its gradient, or a place with a tensor or a
+tuple of tensors."""
 
 _OTHER = "a part, or in memory that others share"
 
@@ -43,30 +44,31 @@ def _contents(spot: Spot) -> Any:
 
 
 def _key(spot: Spot) -> Any:
-    """What makes two spots one."""
+    """The identity of a spot: equal keys mean the same spot."""
     return spot.identity if isinstance(spot, Place) else spot
 
 
 @final
 @dataclass
 class FoundInputs:
-    """Which inputs a function finds by itself, in calls whose arguments have one signature."""
+    """The implicit inputs of calls whose arguments have one signature."""
 
     used: list[Spot] = field(default_factory=list)
-    """Where those are that the function reads or writes to, if there are any."""
+    """The spots that the function reads or writes; they may be empty."""
     absent: list[Parameter] = field(default_factory=list)
-    """Other tensors that had no gradient when a call was captured."""
+    """The other parameters: they had no gradient when a call was captured."""
 
     @cached_property
     def places(self) -> tuple[Any, ...]:
-        """What tells its spots from others, in their order, which that of a signature is."""
+        """The identities of the spots, in the order of the signature."""
         used = [spot.identity if isinstance(spot, Place) else id(spot) for spot in self.used]
         return tuple(used), tuple(map(id, self.absent))
 
     def add_to(self, tensors: list[Tensor], buffers: list[Buffer]) -> tuple[Any, ...]:
-        """Adds the inputs that are used to the tensors of a call and their memory.
+        """Appends the used inputs to the tensors of a call and to the list of their memory.
 
-        Gives the signature of all: for each that is used its kind, and whether others are absent.
+        Returns their signature: the kind of each used input, then for each of the other parameters
+        if its gradient is absent.
         """
         signature: list[Any] = []
         taken = {buffer.base.serial for buffer in buffers}
@@ -82,7 +84,10 @@ class FoundInputs:
 
 
 def _kind_of_contents(spot: Spot, taken: Set[int]) -> tuple[Any, list[tuple[Tensor, Buffer]]]:
-    """What the signature holds of a spot, and what is there; no tensors if they are no inputs."""
+    """The kind of a spot for the signature, and its tensors with their memory.
+
+    There are no tensors if they cannot be inputs, or if the memory is among the `taken`.
+    """
     content = _contents(spot)
     if content is None:
         return None, []
@@ -104,7 +109,7 @@ def _kind_of_contents(spot: Spot, taken: Set[int]) -> tuple[Any, list[tuple[Tens
 
 
 def _is_at(spot: Spot, places: list[tuple[Place, Path]]) -> bool:
-    """Whether a spot is the only one of these places."""
+    """True if these places are all one, the spot itself."""
     found = [replaceable(*place) for place in places]
     if isinstance(spot, Place):
         return [place.identity for place, _ in found] == [spot.identity]
@@ -112,16 +117,17 @@ def _is_at(spot: Spot, places: list[tuple[Place, Path]]) -> bool:
 
 
 def _structure(content: Any) -> Any:
-    """Which tuples there are around the tensors."""
+    """The nesting and the classes of the tuples around the tensors."""
     if not isinstance(content, tuple):
         return None
     return (type(content), *[_structure(part) for part in content])
 
 
 def _kind(tensor: Tensor) -> tuple[Any, Buffer]:
-    """What the signature holds of an input, and its memory.
+    """The kind of an input for the signature, and its memory.
 
-    It may be `h.detach()`, in the memory of another tensor, and it may be on the tape.
+    The input may be `h.detach()`, which is in the memory of another tensor, and it may be on the
+    tape.
     """
     buffer, chain = memory_of(tensor)
     value = tensor._read()
@@ -137,18 +143,21 @@ def _kind(tensor: Tensor) -> tuple[Any, Buffer]:
 @final
 @dataclass
 class _Present:
-    """An input that was there before a call; the call may let it go."""
+    """A possible input from before a call, held weakly: the call may free it."""
 
     shape: tuple[sint, ...]
     serial: int
-    """Of its memory."""
+    """The serial number of its memory."""
     tensor: weakref.ref[Tensor]
     cell: weakref.ref[Cell]
     memory: Buffer | None = None
-    """Its memory, where that is to be kept."""
+    """Its memory, for states, whose memory must stay alive."""
 
     def in_memory(self, buffer: Buffer) -> Tensor:
-        """The tensor, or one that stands for it, for its views too."""
+        """The tensor, or if it is gone, a new one in `buffer` with the same cell.
+
+        The views of the old tensor are then views of the new one.
+        """
         found = self.tensor()
         if found is None:
             found = Tensor._wrap(Value(LazyBuffer.in_buffer(buffer, self.shape)))
@@ -161,7 +170,7 @@ class _Present:
 @final
 @dataclass
 class _Candidate:
-    """A spot that may turn out to be used: what its signature was before the call."""
+    """A spot that the call may turn out to use, with its kind before the call."""
 
     spot: Spot
     kind: Any
@@ -170,16 +179,16 @@ class _Candidate:
 
 @final
 class FoundBefore:
-    """What a function can find by itself, and perhaps replace, as it was before a call is captured.
+    """The possible implicit inputs of a function, as they were before a captured call.
 
-    What is `known` to be used from earlier calls is added to the arguments at once. No tensor is an
-    input if the function can reach its memory in another way too: that stays what it was.
+    Inputs `known` from earlier calls are added to the arguments at once. A tensor is no input if
+    the function can also reach its memory in another way, because a replay would not replace that.
     """
 
     def __init__(
         self, reach: Reach, arguments: Arguments, known: FoundInputs, stored: Set[str]
     ) -> None:
-        """`stored` are the names of what the code assigns to."""
+        """`stored` are the names of the attributes and variables that the code assigns to."""
         tensors = reach.tensors()
         self._memories = Counter([serial for tensor in tensors for serial in memories_of(tensor)])
         self._cells = Counter([id(tensor._cell) for tensor in tensors])
@@ -194,7 +203,7 @@ class FoundBefore:
         self._others: dict[Parameter, Any] = dict(zip(known.absent, signature[count:], strict=True))
         self._candidates: list[_Candidate] = []
         self.paths: dict[int, list[Path]] = {}
-        """For the memory of each input that there may be: the ways to what has it."""
+        """The paths to each possible input, by the serial number of its memory."""
         for tensor in tensors:
             if tensor.grad is not None:
                 if 0 not in tensor.grad.shape and self._is_alone(weakref.ref(tensor), reach):
@@ -202,16 +211,17 @@ class FoundBefore:
             elif tensor._leaf is not None:
                 self._others[weakref.ref(tensor)] = True
         for place, path in reach.states():
-            # Constants get memory only where they may be states.
+            # A constant is a possible state only if the code assigns to that name: as a state it
+            # gets memory.
             held = tensors_of(place.get()) or ()
             in_memory = all(memory_serial(tensor.lazydata) is not None for tensor in held)
             if (in_memory or place.key in stored) and self._is_alone(place, reach):
                 self._add(place, [path])
 
     def _is_alone(self, spot: Spot, reach: Reach) -> bool:
-        """Whether nothing else that the function can reach is, or is in the memory of, an input.
+        """True if no other tensor in reach shares memory with those in the spot.
 
-        A spot that is known from an earlier call may be out of reach, and what is there not.
+        A spot known from an earlier call may be out of reach while its tensor is not.
         """
         return all(
             self._is_only(tensor, int(tensor in reach))
@@ -220,7 +230,7 @@ class FoundBefore:
         )
 
     def _is_only(self, tensor: Tensor, count: int) -> bool:
-        """Whether so many tensors in reach are in its memory."""
+        """True if exactly `count` tensors in reach use the memory, and the cell, of this one."""
         serial = memory_serial(tensor.lazydata)
         is_alone = serial is None or self._memories[serial] == count
         return is_alone and self._cells[id(tensor._cell)] == count
@@ -249,11 +259,11 @@ class FoundBefore:
         replaced: Collection[Any],
         arguments: Arguments,
     ) -> list[Tensor]:
-        """Adds those to the arguments that the call has used; gives them.
+        """Appends the inputs that the call has used to the arguments, and returns them.
 
-        `used` is the memory that it read or wrote, by serial number; `seen` are the cells, by
-        `id()`, of the tensors that it returned or left somewhere; `replaced` are the places, by
-        their identity, in which there is something else now.
+        `used` is the memory that it read or wrote, by serial number. `seen` are the cells, by
+        `id()`, of the tensors that it returned or left somewhere. `replaced` are the identities of
+        the places whose contents it replaced.
         """
         added = []
         for candidate in self._candidates:
@@ -273,11 +283,11 @@ class FoundBefore:
         return added
 
     def spots(self) -> Set[Any]:
-        """What tells the spots of all that are used from other places."""
+        """The identities of the spots that are used."""
         return self._used.keys()
 
     def mattering(self) -> tuple[FoundInputs, tuple[Any, ...]]:
-        """All that matter from now on, and what `add_to` would have given before the call."""
+        """The inputs for the replay, and the signature that `add_to` gave before the call."""
         others = {one: kind for one, kind in self._others.items() if one not in self._used}
         signature = (*[kind for _, kind in self._used.values()], *others.values())
         return FoundInputs([spot for spot, _ in self._used.values()], list(others)), signature

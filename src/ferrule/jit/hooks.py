@@ -1,4 +1,4 @@
-"""Hooks that gradients inside a captured function go through, as far as outside code set them."""
+"""Gradient hooks that code outside a captured function set on the parameters that it uses."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ def hooks_of(tensor: Tensor) -> tuple[int, ...]:
 
 
 def code_of(function: Callable[..., Any]) -> list[Callable[..., Any]]:
-    """All code that a call runs: the function's, and that of hooks on parameters."""
+    """All code that a call may run: the function, and the hooks on parameters."""
     leaves = [found for edge, found in list(hooks.items()) if isinstance(edge, Leaf)]
     return [function, *[hook.function for found in leaves for hook in found.values()]]
 
 
 @final
 class HooksBefore:
-    """The hooks on parameters that a function reaches, as they were in the call captured."""
+    """The hooks on the parameters in a function's reach, as they were in the captured call."""
 
     def __init__(self, tensors: Iterable[Tensor]) -> None:
         self._hooks = [
@@ -36,7 +36,7 @@ class HooksBefore:
         self._were_any = any(numbers for _, numbers in self._hooks)
 
     def have_changed(self) -> bool:
-        """Whether a parameter has other hooks now."""
+        """True if a parameter has other hooks now."""
         if not (hooks or self._were_any):
             return False
         pairs = [(reference(), numbers) for reference, numbers in self._hooks]

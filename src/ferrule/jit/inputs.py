@@ -1,7 +1,7 @@
-"""What a function is called with, as a capture sees it: tensors, variables, and Python values.
+"""Arguments of a captured function: their tensors, variables and Python values, and the signature.
 
 Two calls may share a capture if their `Arguments.key` is equal. It holds everything that may change
-what the function does, but for the tensors' contents and the values of bound variables.
+the function's behaviour, except the contents of tensors and the values of bound variables.
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ from ferrule.threadstate import this_thread
 
 Chain: TypeAlias = tuple[tuple[MovementOps, Any], ...]
 Reachable: TypeAlias = Mapping[int | None, Set[Cell]]
-"""The memories that a function can get at by itself, by serial number, and the tensors' cells in
-each: a copy that shares the memory until somebody writes to it has another cell."""
+"""The memory that a function can reach by itself, by serial number, and the cells of the tensors
+in each: a copy-on-write copy shares the memory but has another cell."""
 
 _PLAIN = frozenset({int, bool, float, str, bytes, complex, type(None), range})
 _SOME_PART: Chain = ((MovementOps.SHRINK, None),)
@@ -54,30 +54,30 @@ class Arguments:
     tensors: list[Tensor] = field(default_factory=list)
     """All tensors, those in lists, tuples, dicts and dataclasses included, in order."""
     buffers: list[Buffer] = field(default_factory=list)
-    """The memory that each of them is in."""
+    """The memory of each of them."""
     explicit: int = 0
-    """How many there are, not counting gradients that the function finds by itself."""
+    """The number of tensors without the implicit inputs that `FoundInputs` adds."""
     closed_over: list[int] = field(default_factory=list)
     """The numbers of the tensors that need a stand-in: see `read_arguments`."""
     parts: dict[Tensor, Buffer] = field(default_factory=dict)
-    """The tensors that are a part of some memory, such as a batch of a data set, and copies of
-    them: a replay has no use for where the part begins."""
+    """The copies of views, such as a batch of a data set: one replay then serves all offsets."""
     copied: Set[int] = frozenset()
-    """The numbers of the tensors that are copied if they are a part of some memory."""
+    """The numbers of the tensors to copy if they are views of larger memory."""
     chains: dict[int, Chain] | None = None
-    """Where each part begins and how it goes on, if the signature is to be without that."""
+    """The movements of each view, if the signature leaves them out."""
     reachable: Reachable = field(default_factory=dict)
     var_vals: dict[Variable, int] = field(default_factory=dict)
     objects: list[object] = field(default_factory=list)
-    """The objects that the key identifies by `id()`, and that must therefore stay alive; and the
-    classes of those that it identifies by what is in them. They may have numbers and tensors."""
+    """The objects that the key identifies by `id()`, which must stay alive, and the classes of the
+    containers that it identifies by their contents. The function may find numbers and tensors in
+    all of these."""
     key: tuple[Any, ...] = ()
 
 
 @final
 @dataclass(frozen=True)
 class InputPart:
-    """A part of the memory that input `number` is in, from element `offset` on."""
+    """A slice of the memory of input `number`, from element `offset` on."""
 
     number: int
     offset: int
@@ -86,7 +86,7 @@ class InputPart:
 
     @staticmethod
     def of(part: Buffer, whole: Buffer, number: int) -> InputPart | None:
-        """A buffer as a part of an argument's; None if it is none."""
+        """A buffer as a slice of an argument's memory; None if it is not inside of that."""
         start = part.byte_offset - whole.byte_offset
         is_inside = 0 <= start and start + part.nbytes <= whole.nbytes
         if part.base is not whole.base or not is_inside or start % part.dtype.itemsize:
@@ -94,7 +94,7 @@ class InputPart:
         return InputPart(number, start // part.dtype.itemsize, part.size, part.dtype)
 
     def take(self, buffers: Sequence[Buffer]) -> Buffer:
-        """The same part of another call's argument."""
+        """The same slice of another call's argument."""
         return buffers[self.number].view(self.offset, self.size, self.dtype)
 
 
@@ -106,17 +106,17 @@ def read_arguments(
     copied: Set[int] = frozenset(),
     only_kinds: bool = False,
 ) -> Arguments:
-    """What a function is called with; lazy tensors are computed first.
+    """The arguments of a call and their signature; lazy tensors are computed first.
 
-    `reachable` is the memory that the function can get at by itself. A
-    kernel that reads such memory may mean an argument, or what the function reached: to tell them
-    apart, a capture passes a stand-in for the argument (`stand_ins`). For tensors with a gradient
-    that would not do, nor where the function writes to memory from outside (`exact`): then the
-    memory itself is part of the signature.
+    `reachable` is the memory that the function can reach by itself. A kernel that reads such memory
+    may mean the argument or the tensor that the function reached. To tell them apart, a capture
+    passes a stand-in for the argument (`stand_ins`). Two cases need the memory itself in the
+    signature instead: tensors with a gradient, and functions that write to memory from outside
+    (`exact`).
 
-    Parts of larger tensors whose number is among the `copied` are copied, so that those that follow
-    have the same signature. For these there are stand-ins, too. The function must not write to its
-    arguments. With `only_kinds` the signature tells of no part where it is.
+    Views whose number is among the `copied` are copied, so that later calls with other offsets have
+    the same signature. These have stand-ins, too, and the function must not write to its arguments.
+    With `only_kinds` the signature leaves out the position of every view.
 
     Raises ValueError if one variable has two values.
     """
@@ -135,7 +135,7 @@ def read_arguments(
 
 
 def settings() -> tuple[Any, ...]:
-    """What a call's results depend on besides what it is given and what it finds."""
+    """The global settings that a call's results depend on: modes, flags and default dtypes."""
     kinds = dtypes.default_float, dtypes.default_int
     modes = is_training(), this_thread.state.recording
     now = config()
@@ -144,7 +144,7 @@ def settings() -> tuple[Any, ...]:
 
 
 def _add(value: Any, arguments: Arguments, parts: list[Any]) -> None:
-    """Adds one value to the signature, and what is in it."""
+    """Adds one value, with its contents, to the signature."""
     kind = type(value)
     if kind in _PLAIN:
         parts.append(form(value))
@@ -186,8 +186,10 @@ def _add_all(values: Iterable[Any], arguments: Arguments, parts: list[Any]) -> N
 def _add_kind(
     value: Any, known: Sequence[type], names: Set[str], arguments: Arguments, parts: list[Any]
 ) -> None:
-    """Adds what a container is besides a list or the like: its class, which has code and numbers,
-    and its attributes, but for those with these names."""
+    """Adds the class and the attributes of a subclass of a container, except those in `names`.
+
+    The class matters because it may have code and numbers.
+    """
     if type(value) in known:
         return
     arguments.objects.append(type(value))
@@ -204,7 +206,7 @@ def _add_object(value: Any, arguments: Arguments, parts: list[Any]) -> None:
 
 
 def _is_part(tensor: Tensor, buffer: Buffer, chain: Chain, arguments: Arguments) -> bool:
-    """Whether a tensor in `buffer` may be replaced by a copy, and has some movement of its own."""
+    """True if a tensor is a view of a part of `buffer` that may be replaced by a copy."""
     value = tensor._read()
     node = value.node
     if not chain or buffer.base.serial in arguments.reachable or node.size > buffer.size:
@@ -214,14 +216,14 @@ def _is_part(tensor: Tensor, buffer: Buffer, chain: Chain, arguments: Arguments)
 
 
 def has_variables(kind: Any) -> bool:
-    """Whether a shape or a movement is symbolic."""
+    """True if a shape or a movement is symbolic."""
     if isinstance(kind, tuple):
         return any([has_variables(part) for part in kind])
     return isinstance(kind, Expr)
 
 
 def is_symbolic_view(tensor: Tensor) -> bool:
-    """Whether variables say which part of its memory a tensor is, or of what shape."""
+    """True if the offset or the shape of a view depends on variables."""
     handle: Any = tensor
     while handle._parent is not None:
         if has_variables(handle._move):
@@ -231,7 +233,7 @@ def is_symbolic_view(tensor: Tensor) -> bool:
 
 
 def without_values(kind: Any) -> tuple[Any, dict[Variable, int]]:
-    """A shape or a movement whose variables are not bound to values; and those values."""
+    """A shape or a movement with its variables unbound, and the values that they had."""
     if isinstance(kind, Expr):
         return unbind(kind)
     if not isinstance(kind, tuple):
@@ -243,7 +245,7 @@ def without_values(kind: Any) -> tuple[Any, dict[Variable, int]]:
 
 
 def with_values(kind: Any, var_vals: Mapping[Variable, int]) -> Any:
-    """A shape or a movement whose variables are bound to these values."""
+    """A shape or a movement with its variables bound to these values."""
     bound: dict[Expr, Expr] = {variable: variable.bind(n) for variable, n in var_vals.items()}
 
     def substituted(kind: Any) -> Any:
@@ -257,7 +259,7 @@ def with_values(kind: Any, var_vals: Mapping[Variable, int]) -> Any:
 
 
 def _copied_part(tensor: Tensor, buffer: Buffer, arguments: Arguments) -> Buffer:
-    """A copy of a tensor that is a part of `buffer`, in memory of its own."""
+    """A contiguous copy of a view of `buffer`."""
     part = arguments.parts.get(tensor)
     if part is not None:
         return part
@@ -278,14 +280,14 @@ def _copied_part(tensor: Tensor, buffer: Buffer, arguments: Arguments) -> Buffer
 
 
 def _start_of_piece(node: LazyBuffer) -> int | None:
-    """Where a node begins in the memory that it is a dense piece of; None if it is none."""
+    """The offset of a node that is a contiguous slice of some memory; None if it is not."""
     chain: list[LazyBuffer] = []
     while node.realized is None:
         chain.append(node)
         node = node.srcs[0]
     rows = chain[1:] if chain[0].op is MovementOps.RESHAPE else chain
     if len(rows) == 1 and rows[0].op is MovementOps.SHRINK:
-        # By far the most: some rows, or one of them. What is below takes ten times as long.
+        # The common case, one row or several; the general code below takes ten times as long.
         (first, _), *others = rows[0].arg
         if [high - low for low, high in others] == list(node.shape[1:]):
             is_dense = node.realized.size == prod(node.shape)
@@ -300,7 +302,7 @@ def _start_of_piece(node: LazyBuffer) -> int | None:
 
 
 def _unbound(value: Any, arguments: Arguments) -> Any:
-    """A size, or a tuple with sizes in it, without the values of its variables, which are noted."""
+    """A size, or a tuple of sizes, with its variables unbound; notes their values."""
     if isinstance(value, tuple):
         return tuple([_unbound(part, arguments) for part in value])
     if not isinstance(value, Expr):
@@ -353,7 +355,7 @@ def _add_tensor(tensor: Tensor, arguments: Arguments, parts: list[Any]) -> None:
 
 
 def _add_aliases(arguments: Arguments, parts: list[Any]) -> None:
-    """Which tensors share memory with one another, and which only until one is written to."""
+    """Adds the aliases among the tensors, and tells views from copy-on-write copies."""
     if len(arguments.buffers) > 1:
         first: dict[int, int] = {}
         first_of_cell: dict[Cell, int] = {}
@@ -367,7 +369,10 @@ def _add_aliases(arguments: Arguments, parts: list[Any]) -> None:
 def _add_reachable(
     arguments: Arguments, parts: list[Any], reachable: Reachable, exact: bool
 ) -> None:
-    """Which tensors are in memory that the function can reach by itself."""
+    """Notes the tensors in memory that the function can also reach by itself.
+
+    Adds the memory to the signature, or notes that the tensor needs a stand-in.
+    """
     serials = [buffer.base.serial for buffer in arguments.buffers]
     taped = {
         serial
@@ -386,9 +391,10 @@ def _add_reachable(
 
 
 def stand_ins(arguments: Arguments) -> dict[Tensor, Tensor]:
-    """For the tensors that need one, another tensor with the same contents in the same memory.
+    """A stand-in for each tensor that needs one: another tensor with the same contents.
 
-    It is in a buffer of its own number, which takes the original's place among the arguments'.
+    It is in the same memory, in a buffer with another serial number, which replaces the original
+    among the arguments' buffers. For a copied view it is in the copy.
     """
     twins: dict[int, Buffer] = {}
     found: dict[Tensor, Tensor] = {}
@@ -404,7 +410,7 @@ def stand_ins(arguments: Arguments) -> dict[Tensor, Tensor]:
 
 
 def _moved_like(node: LazyBuffer, buffer: Buffer) -> Tensor:
-    """A tensor in `buffer` that is to it what `node` is to the memory that it is in."""
+    """A tensor made from `buffer` by the movements that make `node` from its memory."""
     chain: list[tuple[MovementOps, Any]] = []
     while node.realized is None:
         assert isinstance(node.op, MovementOps)
@@ -416,9 +422,9 @@ def _moved_like(node: LazyBuffer, buffer: Buffer) -> Tensor:
 def _owner_of(
     buffer: Buffer, shape: Sequence[sint], chain: Sequence[tuple[MovementOps, Any]]
 ) -> Tensor:
-    """A tensor that movements give of `buffer`, and whose that is.
+    """A tensor made from `buffer` by movements, as the owner of that memory.
 
-    Else a copy of it that shares the memory would be the owner, and written to in place.
+    Otherwise a copy-on-write copy of it would become the owner, and be written in place.
     """
     node = LazyBuffer.from_buffer(buffer, shape)
     tensor = Tensor._wrap(Value(apply_movements(node, chain)))
@@ -432,10 +438,9 @@ def _owner_of(
 
 
 def memory_of(tensor: Tensor) -> tuple[Buffer, Chain]:
-    """The buffer that a tensor is in, and the movements that lead from there to the tensor.
+    """The buffer of a tensor, and the movements that lead from there to the tensor.
 
-    What is not in memory yet is computed; a constant gets memory too, so that a replay can take
-    another value.
+    A lazy tensor is computed. A constant gets memory too, so that a replay can take another value.
     """
     found = follow(tensor.lazydata)
     if found is None:
@@ -450,9 +455,9 @@ def memory_of(tensor: Tensor) -> tuple[Buffer, Chain]:
 
 
 def memories_of(tensor: Tensor) -> set[int | None]:
-    """The serial numbers of the memory that a tensor reads, and of that which it is a view of.
+    """The serial numbers of the memory that a tensor reads and of its base's memory.
 
-    They differ for a view that was computed by itself, which will read anew after a write.
+    They differ for a view that was computed by itself: it reads the base again after a write.
     """
     return {memory_serial(node) for node in (tensor.lazydata, tensor._cell.value.node)}
 
@@ -464,9 +469,9 @@ def memory_serial(node: LazyBuffer) -> int | None:
 
 
 def is_copy(tensor: Tensor, node: LazyBuffer) -> bool:
-    """Whether a view, which was computed by itself, is read from a copy of its part.
+    """True if a view that was computed by itself reads a copy, and not the memory of its base.
 
-    `node` is what it reads. A write to it goes to the memory of which it is a part.
+    `node` is the node that it reads. A write to the view goes to the memory of the base.
     """
     if tensor._parent is None:
         return False
@@ -486,11 +491,11 @@ def follow(node: LazyBuffer) -> tuple[Buffer, Chain] | None:
 
 
 def _give_memory(tensor: Tensor) -> None:
-    """Computes the memory that a tensor and all its views are in."""
+    """Computes the memory that a tensor shares with all its views."""
     cell = tensor._cell
     value = cell.value
     if not value.node.owns_memory:
-        # The same contents, so this changes nothing that anybody can see, gradients included.
+        # The contents are the same, so nobody can see the difference, gradients included.
         node = value.node.contiguous()
         cell.value = Value(node, value.edge)
         if cell.storage is not None:

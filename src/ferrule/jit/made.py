@@ -1,4 +1,4 @@
-"""What a call that is captured made and left behind, so that replays make the same anew."""
+"""Tensors that a captured call made and returned or left behind; each replay makes new ones."""
 
 from __future__ import annotations
 
@@ -22,31 +22,31 @@ from ferrule.tensor.cell import Cell
 
 @final
 class Made:
-    """The tensors of a call's outcome, and the memory that they are in."""
+    """The tensors of a captured call's outcome, and their memory."""
 
     def __init__(self, before: Before, capture: Capture) -> None:
         self._before = before
         self._capture = capture
         self.outcome = Outcome()
         self.originals = {stand_in: tensor for tensor, stand_in in before.stand_ins.items()}
-        """For stand-ins, and views of them that the call leaves: the same of the arguments."""
+        """The argument for each stand-in, and the same view of it for each view of a stand-in."""
         self.buffers: list[Buffer] = []
-        """The memory in which the call made the values that replays make anew."""
+        """The memory of the values that replays compute again."""
         self.views: list[Tensor] = []
-        """The results that are views of what the call made: in replays they are no views."""
+        """The results that are views of tensors of the call: in replays they are no views."""
         self.cells: set[int] = set()
-        """The memories, by `id()`, of what replays make anew, as far as the caller has it."""
+        """The cells, by `id()`, of the tensors of the outcome that replays make anew."""
         self.same: list[Cell] = []
-        """The memory from before the call that it returned handles on."""
+        """The cells from before the call that are part of its outcome."""
         self._left: list[weakref.ref[Cell]] = []
-        """The memories of all tensors of the outcome."""
+        """The cells of all tensors of the outcome."""
 
     def add(
         self, tensors: Mapping[int, Tensor], nodes: Mapping[int, LazyBuffer], sharing: Sharing
     ) -> dict[int, Leaf]:
-        """For each tensor of the outcome, by its `id()`, how a replay comes by it.
+        """The `Leaf` that stands for each tensor of the outcome in a replay, by `id()`.
 
-        `nodes` are the values that the call computed for those of them that it made.
+        `nodes` are the values of the tensors that the call made.
         """
         self._left = [weakref.ref(tensor._cell) for tensor in tensors.values()]
         leaves = self._apart(tensors, nodes, sharing)
@@ -61,7 +61,7 @@ class Made:
     def _apart(
         self, tensors: Mapping[int, Tensor], nodes: Mapping[int, LazyBuffer], sharing: Sharing
     ) -> dict[int, Leaf]:
-        """The same for those that the call did not make, or made in memory of their own."""
+        """The `Leaf` of each tensor that is older than the call, or is new and no alias."""
         values: dict[LazyBuffer, int] = {}
         leaves: dict[int, Leaf] = {}
         for number, tensor in tensors.items():
@@ -98,7 +98,10 @@ class Made:
             self.outcome.collecting.append(number)
 
     def _add_value(self, node: LazyBuffer) -> int:
-        """A value in memory of its own: a copy, where its memory has another use too."""
+        """Adds a value that replays compute, and returns its number.
+
+        The value is copied if its memory has another use too.
+        """
         buffer = node.realized
         assert buffer is not None, f"{node} was not computed"
         fresh = Fresh.like(node)
@@ -117,7 +120,7 @@ class Made:
         retained: Mapping[Tensor, Tensor],
         leaves: Mapping[int, Leaf],
     ) -> None:
-        """Each replay puts gradients where the call did: into arguments, and into what it made."""
+        """Adds the gradients that the call left on arguments and on tensors that it made."""
         for number, tensor in gradients.items():
             self.outcome.effects.append(Effect(number, leaves[id(tensor)]))
         for made, tensor in retained.items():
@@ -126,9 +129,10 @@ class Made:
             self.outcome.effects.append(Effect(owner, leaves[id(tensor)]))
 
     def rejoin(self) -> None:
-        """Copies of stand-ins, in the memory of an argument until one of both is written to, become
-        copies of the argument: else neither would know of what is written to the other. So what
-        views that the call left are of is computed, before somebody writes to the argument.
+        """Turns copy-on-write copies of stand-ins into copies of the arguments.
+
+        Otherwise a write to the argument would change the copy, and the other way round. The bases
+        of views that the call left are computed now, before somebody writes to the argument.
         """
         if not self._before.stand_ins:
             return

@@ -1,4 +1,4 @@
-"""Which names a function loads: what it can read of the world outside, told from its bytecode."""
+"""Names that a function loads, read from its bytecode: they bound what it can read from outside."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from typing import Any, final
 from ferrule.records import dataclass
 
 _ADDING = frozenset({"append", "extend", "insert", "add", "update", "clear", "discard"})
-"""Methods of lists, dicts and sets that tell nothing of what is in these."""
+"""Methods of lists, dicts and sets that change the contents without reading them."""
 _BY_TEXT = frozenset({"getattr", "hasattr", "attrgetter"})
-"""Functions that find an attribute by a text."""
+"""Functions that look up an attribute by a string."""
 _OF_ALL = frozenset({"vars", "globals", "__dict__"})
-"""Names by which code may come at attributes that it does not name."""
+"""Names that give code access to attributes that it does not name."""
 _METHOD_FLAG = 1 if sys.version_info >= (3, 12) else 0
 _SCOPES = ("GLOBAL", "GLOBALS", "NAME", "DEREF")
 _STORES = frozenset({"STORE_ATTR", "STORE_GLOBAL", "STORE_DEREF", "STORE_NAME"})
@@ -25,24 +25,24 @@ _STORES = frozenset({"STORE_ATTR", "STORE_GLOBAL", "STORE_DEREF", "STORE_NAME"})
 @final
 @dataclass(frozen=True)
 class Names:
-    """The names that code loads, by what it may do with them.
+    """The names that code loads, by their use.
 
-    Code that only counts, as `n += 1` does, loads nothing: that counts no more in a replay is no
-    wrong number, as long as nothing else reads it.
+    A counter, as in `n += 1`, does not count as a load. Replays do not count, and that gives no
+    wrong result as long as nothing else reads the counter.
     """
 
     read: frozenset[str]
-    """Whatever is there may be looked at."""
+    """The names whose values may be read."""
     called: frozenset[str]
-    """They are called as methods, and no more."""
+    """The names that are only called, as methods."""
     added_to: frozenset[str]
-    """A list, dict or set there is added to, or an item of it is counted up, and no more."""
+    """The names of containers that are only added to, or whose items only count."""
     stored: frozenset[str] = frozenset()
-    """Variables and attributes that are set; these need not be loaded."""
+    """The variables and attributes that are assigned; they need not be loaded."""
     unknown: bool = False
-    """Whether it finds some by a text that is put together when it runs: they may be any."""
+    """True if the code computes names at run time: it may then read any attribute."""
     asked: frozenset[str] = frozenset()
-    """Attributes of which it asks whether they are there."""
+    """The attributes that the code looks up by a constant string, as `hasattr` does."""
 
     def everything(self) -> frozenset[str]:
         """All the names."""
@@ -64,14 +64,14 @@ NO_NAMES = Names(frozenset(), frozenset(), frozenset())
 
 @functools.lru_cache(maxsize=4096)
 def names_of(code: types.CodeType) -> tuple[Names, Names]:
-    """The variables and the attributes that code loads, or functions defined in it."""
+    """The variables and the attributes that code loads, including the functions defined in it."""
     instructions = [step for step in dis.get_instructions(code) if step.opname != "CACHE"]
     variables = _found(instructions, _is_variable)
     attributes = _found(instructions, _is_attribute)
     stored = frozenset(step.argval for step in instructions if step.opname in _STORES)
     texts = _texts(instructions)
     loaded = variables.everything() | attributes.everything()
-    # What a pattern of a class looks at, the class may say.
+    # A class pattern reads the attributes that the class names in `__match_args__`.
     matches = any(step.opname == "MATCH_CLASS" for step in instructions)
     unknown = None in texts or matches or not loaded.isdisjoint(_OF_ALL)
     asked = frozenset(text for text in texts if text is not None)
@@ -85,20 +85,20 @@ def names_of(code: types.CodeType) -> tuple[Names, Names]:
 
 @functools.lru_cache(maxsize=4096)
 def names_of_parameters(code: types.CodeType) -> Names:
-    """The parameters that code loads, or functions defined in it."""
+    """The parameters that code loads, including the functions defined in it."""
     instructions = [step for step in dis.get_instructions(code) if step.opname != "CACHE"]
     single = [step for step in instructions if not isinstance(step.argval, tuple)]
     several = [step.argval for step in instructions if isinstance(step.argval, tuple)]
-    # One instruction may load several variables, each of them to be looked at.
+    # One instruction may load several variables; all of them count as read.
     read = frozenset(name for names in several for name in names if isinstance(name, str))
     return _found(single, _is_local) | names_of(code)[0] | Names(read, frozenset(), frozenset())
 
 
 @functools.lru_cache(maxsize=4096)
 def imports_of(code: types.CodeType) -> tuple[tuple[int, str], ...]:
-    """The modules that code imports, or functions defined in it: from which package, and what.
+    """The imports of code and of the functions defined in it: `(level, module name)`.
 
-    The package is that of the code, 1, or one around it, or 0: the name says all.
+    Level 0 is an absolute import, 1 is relative to the package of the code, and so on outwards.
     """
     found: list[tuple[int, str]] = []
     constants: list[Any] = []
@@ -131,7 +131,7 @@ def _found(
 
 
 def _texts(instructions: Sequence[dis.Instruction]) -> set[str | None]:
-    """The names that `getattr` is asked for; with None if one of them is no constant."""
+    """The names that `getattr` and the like look up; None among them means: not a constant."""
     found: set[str | None] = set()
     for number, step in enumerate(instructions):
         if (_is_variable(step) or _is_attribute(step)) and step.argval in _BY_TEXT:
@@ -140,9 +140,10 @@ def _texts(instructions: Sequence[dis.Instruction]) -> set[str | None]:
 
 
 def _text(after: Sequence[dis.Instruction]) -> str | None:
-    """The text that such a function is given, by the instructions after that which loads it.
+    """The constant string that `getattr` or the like is called with; None if there is none.
 
-    None if it is none, or may be none: if it is not a constant right after a name.
+    `after` are the instructions after the load of the function. The string is only found if it is
+    a constant right after a name.
     """
     place = next((n for n, step in enumerate(after) if not _is_part_of_name(step)), len(after))
     end = next((n for n in range(place, len(after)) if "CALL" in after[n].opname), None)
@@ -150,7 +151,8 @@ def _text(after: Sequence[dis.Instruction]) -> str | None:
         return None
     text, others = after[place].argval, after[place + 1 : end]
     are_loaded = all(step.opname in _CONSTANTS or _is_part_of_name(step) for step in others)
-    # What to take where nothing is; parts of a text that is put together are not taken so.
+    # The default for a missing attribute is one more argument of the call. The pieces of a string
+    # that is put together are no arguments, so the count below does not fit then.
     values = [step for step in others if not _is_attribute(step)]
     is_text = isinstance(text, str) and are_loaded
     first = 1 if place == 0 else 2
@@ -184,7 +186,7 @@ def _is_method(step: dis.Instruction) -> bool:
 
 
 def _is_count(name: str, after: Sequence[dis.Instruction]) -> bool:
-    """Whether what was loaded goes back to where it was, with a constant added or the like."""
+    """True if the loaded variable is only counted up, as in `n += 1`."""
     steps = [step for step in after if step.opname != "SWAP"]
     return (
         len(steps) >= 3
@@ -196,8 +198,9 @@ def _is_count(name: str, after: Sequence[dis.Instruction]) -> bool:
 
 
 def _is_addition(after: Sequence[dis.Instruction]) -> bool:
-    """Whether what was loaded is added to, as in `log.append(x)`, or an item of it is counted up,
-    as in `n[0] += 1`; it is not looked at then.
+    """True if a container is only added to, as in `log.append(x)`, or counts, as in `n[0] += 1`.
+
+    Neither reads its contents.
     """
     if after and _is_method(after[0]) and after[0].argval in _ADDING:
         return True

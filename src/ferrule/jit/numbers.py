@@ -1,4 +1,7 @@
-"""Numbers, texts and arrays that a function finds by itself: a replay has those of the capture."""
+"""Guards on the numbers, strings and arrays that a function finds without its arguments.
+
+Replays contain their values from the capture, so a replay is only right while they stay equal.
+"""
 
 from __future__ import annotations
 
@@ -48,27 +51,30 @@ _IN_FIXED_PLACES = (
 )
 _ARRAYS = (np.ndarray, bytearray, memoryview, array)
 _WITH_CODE = (types.FunctionType, types.ModuleType, type)
-"""What leads to all of a package, where any attribute counts."""
+"""Kinds of values not followed for computed names: they lead to all code of a package."""
 _READ_THEMSELVES = frozenset({"ferrule", "collections"})
-"""Packages of classes whose methods, which are not looked at, read all attributes."""
+"""Packages whose classes are taken to read all attributes, since their methods are not analysed."""
 _NOT_CALLED = frozenset({"__init__", "__new__", "__post_init__", "__repr__", "__str__", "__del__"})
-"""Methods of instances that exist already: nothing calls these without naming them."""
+"""Special methods that make, print or delete: operations on an existing instance skip them."""
 _GENERATED = frozenset(
     {f"__{name}__" for name in ("eq", "ne", "lt", "le", "gt", "ge", "hash", "setattr", "delattr")}
 )
-"""Methods that `dataclass` and the like make, and which read all fields."""
-_LARGEST_ARRAY = 1 << 20
+"""Methods that `dataclass` and the like generate, which read all fields."""
+_LARGEST_ARRAY = 1 << 20  # bytes: larger arrays take too long to compare before each replay
 
 
 def is_plain(value: Any) -> bool:
-    """Whether a value is a number, a text, or a tuple of such: it can only be replaced."""
+    """True if a value is a number, a string, or a tuple of such: these are immutable."""
     if type(value) is tuple:
         return all(map(is_plain, value))
     return isinstance(value, _PLAIN) or value is MISSING
 
 
 def form(value: Any) -> Any:
-    """What makes two numbers the same to a function: the type, and each bit."""
+    """A key that is equal for values of the same type with the same bits, such as two NaNs.
+
+    Objects other than numbers and strings are known by their `id()`.
+    """
     if type(value) is tuple:
         return tuple([form(part) for part in value])
     if isinstance(value, tuple):
@@ -88,7 +94,7 @@ def form(value: Any) -> Any:
 
 @final
 class _Number:
-    """A number, or a copy of several: how to look for it, and what was there last."""
+    """A number, or a copy of a container: the way to read it, and its last value."""
 
     __slots__ = ("get", "name", "value")
 
@@ -98,7 +104,7 @@ class _Number:
         self.value = get()
 
     def change(self) -> str | None:
-        """What has changed; None if nothing has. An equal value takes the place of the old one."""
+        """The description of a change, or None. An equal new object replaces the old one."""
         now, then = self.get(), self.value
         if now is not then:
             if not _are_equal(now, then):
@@ -115,10 +121,10 @@ def _are_equal(a: Any, b: Any) -> bool:
 
 @final
 class Numbers:
-    """The numbers, texts and arrays that code can read from `roots`, and where they are.
+    """The numbers, strings and arrays that code can read from `roots`, and their places.
 
-    Followed are the names that the code loads, and those of what it calls. Attributes that no code
-    names may change as they like.
+    The walk follows the names that the code loads, and the names in the functions that it calls.
+    Attributes that no code names may change freely.
     """
 
     def __init__(self, roots: Iterable[Any]) -> None:
@@ -126,21 +132,21 @@ class Numbers:
         self.assigned = walk.names.stored
         """The names of attributes, and of variables, that the code assigns to."""
         self.path: Path = tuple([step for step in walk.steps if not self._may_be_state(*step)])
-        """Where the objects are that have the numbers: these must not be replaced either."""
+        """The objects on the way to the numbers, with their places: they must stay there too."""
         self._numbers = walk.numbers
         self._copies = walk.copies
         self._kinds = [(place, _kind_at(place)) for place in walk.tensors]
         self._arrays = [(found, _contents(found)) for found in walk.arrays if _is_small(found)]
         self.has_large_arrays = len(self._arrays) < len(walk.arrays)
-        """Whether there are arrays too large to be compared before each replay."""
+        """True if there are arrays too large to be compared before each replay."""
         self._gets = [number.get for number in self._numbers]
         self._containers = walk.containers
         self._note()
 
     def add_kinds(self, is_watched: Callable[[Place], bool]) -> None:
-        """Adds what tensors are besides their contents: code may look at that alone.
+        """Adds the shapes, dtypes and devices of tensors: code may read these and not the contents.
 
-        Of all tensors but those that have to stay where they are, or are inputs.
+        Tensors in watched places, which must stay there or are inputs, are left out.
         """
         for place, numbers in self._kinds:
             if not is_watched(place):
@@ -149,7 +155,7 @@ class Numbers:
         self._note()
 
     def _note(self) -> None:
-        """Notes the very objects that there are now: if they stay, no number is looked at."""
+        """Notes the present objects: as long as they are the same, no value is compared."""
         self._values = [number.value for number in self._numbers]
         self._lengths = list(map(len, self._containers))
         self._contents = list(chain.from_iterable(self._containers))
@@ -163,9 +169,10 @@ class Numbers:
         )
 
     def _may_be_state(self, place: Place, child: Any) -> bool:
-        """Whether the code replaces what is there, as in `self.state = self.cell(x, self.state)`.
+        """True if the code may replace tensors there: `self.state = self.cell(x, self.state)`.
 
-        There are no numbers in a tuple of tensors, and these are watched as memory.
+        Such a place needs no guard here: a tuple of tensors has no numbers, and the tensors have
+        guards on their memory.
         """
         return place.key in self.assigned and tensors_of(child) is not None
 
@@ -173,11 +180,11 @@ class Numbers:
         return bool(self._numbers or self._copies or self._arrays)
 
     def key(self) -> tuple[Any, ...]:
-        """What a signature has to hold: all the numbers as they are now."""
+        """The present values of all the numbers, for the signature."""
         return tuple([form(number.get()) for number in (*self._numbers, *self._copies)])
 
     def problem(self) -> str | None:
-        """What has changed; None if nothing has."""
+        """The description of a number or an array that has changed; None if none has."""
         if not self._are_the_same():
             for number in (*self._numbers, *self._copies):
                 changed = number.change()
@@ -203,18 +210,18 @@ def _contents(value: Any) -> tuple[Any, ...]:
 
 @final
 class _Walk:
-    """A walk from what code is given to all that it names; new code brings new names."""
+    """A walk over all objects that code can reach by names; code found on the way adds names."""
 
     def __init__(self, roots: Iterable[Any]) -> None:
         self.steps: list[tuple[Place, Any]] = []
         self.numbers: list[_Number] = []
         self.copies: list[_Number] = []
         self.containers: list[Collection[Any]] = []
-        """What these are copies of."""
+        """The containers that `copies` were made of."""
         self.arrays: list[Any] = []
         self.names = NO_NAMES
         self.tensors: list[Place] = []
-        """Where there are tensors."""
+        """The places of tensors."""
         self._waiting: dict[str, list[tuple[Place, Any]]] = {}
         self._objects: list[object] = []
         self._modules: set[int] = set()
@@ -332,7 +339,7 @@ class _Walk:
                 self._take(place, child)
             else:
                 self._offer(place, child)
-        # What is found in the class as long as the object has none of its own.
+        # A class's attribute counts as long as the object has none of that name.
         for base in bases if hasattr(value, "__dict__") else ():
             for name, child in items(vars(base)):
                 may_be_hidden = is_plain(child) or not (is_foreign(base) or _sets(child))
@@ -340,7 +347,7 @@ class _Walk:
                     self._offer(Place(own, name), child)
 
     def _look_for_what_is_missing(self) -> None:
-        """Attributes that code asks for, and that an object may get."""
+        """Adds guards for missing attributes: ones that code asks for, and an object may get."""
         for value in self._objects:
             own = attributes(value)
             if self.names.unknown:
@@ -354,7 +361,7 @@ class _Walk:
             self._offer(Place(attributes, name), child)
 
     def _offer(self, place: Place, child: Any) -> None:
-        """Takes an attribute if the code that was seen names it; otherwise that may come."""
+        """Takes an attribute if code seen so far names it; otherwise keeps it for later code."""
         is_of_object = id(place.holder) not in self._modules and not isinstance(child, _WITH_CODE)
         if (self.names.unknown and is_of_object) or _may_read(self.names, place.key, child):
             self._take(place, child)
@@ -385,14 +392,15 @@ def _package_of(value: Any) -> str:
 
 
 def _reads_itself(kind: type) -> bool:
-    """Whether code that is not looked at, a class's methods, may read any attribute."""
+    """True if a class has methods that are not analysed, which may read any attribute."""
     return kind.__module__.partition(".")[0] in _READ_THEMSELVES or is_bystander(kind)
 
 
 def _is_generated(value: Any) -> bool:
-    """Whether a value is no function that somebody wrote: a dataclass's `__eq__` reads all.
+    """True if a value is no function that a person wrote, such as a dataclass's `__eq__`.
 
-    The file of code that `exec` makes of a text is the same, so that the name decides there.
+    Generated code has the file name `<string>`. So has code that `exec` runs, so the function's
+    name must be one of `_GENERATED` too.
     """
     if not isinstance(value, types.FunctionType):
         return True
@@ -400,12 +408,12 @@ def _is_generated(value: Any) -> bool:
 
 
 def _sets(value: Any) -> bool:
-    """Whether a class's attribute is a property or the like, which an object cannot hide."""
+    """True if a class's attribute is a data descriptor, which an object's own cannot hide."""
     return hasattr(type(value), "__set__")
 
 
 def _may_read(names: Names, name: str, value: Any) -> bool:
-    """Whether what a value is, or what is in it, may matter to code that loads these names."""
+    """True if code that loads these names may depend on a value with that name."""
     if is_plain(value):  # nobody calls it
         return name in names.read or (value is None and name in names.stored)
     if isinstance(value, list | dict | set):
@@ -426,5 +434,5 @@ def _of_tensor(place: Place, attribute: str) -> Any:
 
 
 def _getter(place: Place) -> Callable[[], Any]:
-    """How to see what is in a place, in little time."""
+    """The fastest function that reads a place, and gives `MISSING` if it is empty."""
     return place.getter() if isinstance(place.holder, dict) else place.get

@@ -1,4 +1,4 @@
-"""Where things are: the attributes, items and variables that hold what code can get at."""
+"""Places: the attributes, items and variables through which code reaches objects."""
 
 from __future__ import annotations
 
@@ -18,27 +18,30 @@ from ferrule.jit.names import imports_of
 from ferrule.records import dataclass
 from ferrule.tensor import Tensor
 
-# Functions with an assert that pytest has rewritten could get at all tests that there are.
+# A function with an assert that pytest has rewritten refers to pytest, and so to all tests.
 _TOOLS = frozenset({"_pytest", "pytest", "pluggy", "hypothesis"})
 _FOREIGN = frozenset(sys.stdlib_module_names) | _TOOLS | {"numpy", "ferrule", "builtins"}
 _LARGE = 150
-"""Loaded modules of a package that takes too long to look at: SciPy and JAX have some 400, PyTorch
-1,500, which take 20 s a capture (Zen 5, 2026-11); packages for settings have up to 100."""
+"""Loaded modules from which on a package is not walked: it would take too long.
+
+SciPy and JAX have some 400, PyTorch 1,500, which take 20 s a capture (Zen 5, 2026-11). Packages for
+settings have up to 100.
+"""
 _MADE_BY_A_STATEMENT = 1 << 9
-"""The flag of types that Python code made (`Py_TPFLAGS_HEAPTYPE`)."""
-# The devices have every kernel that was ever made, and all memory.
+"""The flag of types made by a class statement (`Py_TPFLAGS_HEAPTYPE`)."""
+# Devices refer to every kernel and to all memory.
 WITHOUT_TENSORS = (types.ModuleType, type(Device), Compiled, Interpreted)
 MISSING = object()
-"""What there is in a place where nothing is."""
+"""The content of an empty place."""
 _WITH_ITEMS = (dict, list, deque)
 
 
 @final
 @dataclass(frozen=True, eq=False, slots=True)
 class Place:
-    """Where a value is found: an item of a dict, list or deque, an attribute, a closure's variable.
+    """The place of a value: an item of a dict, list or deque, an attribute, or a variable.
 
-    A fixed place, such as an item of a tuple, always holds the same, and cannot be asked for it.
+    A fixed place, such as an item of a tuple, always holds the same value and cannot be read here.
     """
 
     holder: Any
@@ -46,7 +49,7 @@ class Place:
     fixed: bool = False
 
     def get(self) -> Any:
-        """What is there now; an object that is nowhere else, if nothing is, or if it is fixed."""
+        """The present content; `MISSING` if the place is empty or fixed."""
         holder = self.holder
         if self.fixed:
             return MISSING
@@ -61,7 +64,7 @@ class Place:
         return getattr(holder, self.key, MISSING)
 
     def getter(self) -> Callable[[], Any]:
-        """`get` as one call of C, which may raise IndexError or ValueError where nothing is."""
+        """`get` as one call of C; it may raise IndexError or ValueError for an empty place."""
         holder = self.holder
         if self.fixed:
             return self.get
@@ -89,17 +92,17 @@ class Place:
 
     @property
     def identity(self) -> tuple[int, Any]:
-        """What makes two places one, while their holder lives."""
+        """The key by which places are compared; it is unique while the holder lives."""
         return id(self.holder), self.key
 
 
 Path: TypeAlias = tuple[tuple[Place, Any], ...]
-"""Places on the way to something, each with what is found there."""
+"""The places on the way to an object, each with its content."""
 Found: TypeAlias = tuple[Place, Any]
 
 
 def tensors_of(value: Any) -> list[Tensor] | None:
-    """The tensors in a place: one, or those of a tuple; None if there is anything else."""
+    """The tensors in a value: a tensor, or tuples of tensors; None if it is anything else."""
     if isinstance(value, Tensor):
         return [value]
     if not isinstance(value, tuple) or not value:
@@ -110,14 +113,17 @@ def tensors_of(value: Any) -> list[Tensor] | None:
 
 
 def replaceable(place: Place, path: Path) -> tuple[Place, Path]:
-    """The place where a tensor can be replaced, and the way there: that of the tuple around it."""
+    """The place to assign to in order to replace a tensor, and the path there.
+
+    For an item of a tuple it is the place of the tuple.
+    """
     if place.fixed and isinstance(place.holder, tuple) and path and isinstance(path[-1][1], tuple):
         return path[-1][0], path[:-1]
     return place, path
 
 
 def below(value: Any) -> Iterator[Found]:
-    """What can be got at from a value, and where it is."""
+    """The objects that a value refers to directly, with their places."""
     if isinstance(value, Tensor):
         yield Place(value, "grad"), value.grad
     elif isinstance(value, dict):
@@ -148,7 +154,7 @@ def below(value: Any) -> Iterator[Found]:
     elif isinstance(value, weakref.ref):
         yield from _fixed(value, (value(),))
     elif "__wrapped__" in attributes(value):
-        # A wrapper, such as another captured function: its own state is nobody's business.
+        # A wrapper, such as another captured function: its own state does not matter.
         yield from _fixed(value, (value.__wrapped__,))
     elif not isinstance(value, WITHOUT_TENSORS):
         yield from _below_object(value)
@@ -159,12 +165,12 @@ def _fixed(holder: Any, values: Iterable[Any]) -> Iterator[Found]:
 
 
 def class_place(kind: type, name: str, child: Any) -> Place:
-    """Where a class has an attribute; a fixed place, if to ask for it gives something else."""
+    """The place of a class's attribute; fixed if `getattr` gives another object (a descriptor)."""
     return Place(kind, name, attribute_of(kind, name) is not child)
 
 
 def attribute_of(value: object, name: str) -> Any:
-    """What asking for an attribute gives; `MISSING` too where that raises another error."""
+    """The value of an attribute, or `MISSING` if reading it raises any error."""
     try:
         return getattr(value, name, MISSING)
     except Exception:  # whatever the object's own code raises
@@ -173,7 +179,7 @@ def attribute_of(value: object, name: str) -> Any:
 
 def _below_function(function: types.FunctionType) -> Iterator[Found]:
     if is_foreign(function):
-        if not is_of_python(function):  # a decorator has what it decorates there
+        if not is_of_python(function):  # a decorator's closure has the decorated function
             yield from _cells(function)
         return
     yield from _cells(function)
@@ -184,10 +190,13 @@ def _below_function(function: types.FunctionType) -> Iterator[Found]:
 
 
 def _spaces(function: types.FunctionType, names: Iterable[str]) -> list[dict[str, Any]]:
-    """The variables of a function's module, of those that it names or imports, and of theirs."""
+    """The namespaces of a function's module and of the modules that it names or imports.
+
+    Modules that these hold under a name of the function are included.
+    """
     spaces = [function.__globals__]
     found: list[Any] = [*imported(function), *[content for _, content in _cells(function)]]
-    for space in spaces:  # which grows
+    for space in spaces:  # the list grows meanwhile
         found += [space[name] for name in names if name in space]
         for value in found:
             is_module = isinstance(value, types.ModuleType) and not is_foreign(value)
@@ -198,11 +207,11 @@ def _spaces(function: types.FunctionType, names: Iterable[str]) -> list[dict[str
 
 
 def imported(function: types.FunctionType) -> list[types.ModuleType]:
-    """The modules that a function imports when it is called, as far as they are loaded."""
+    """The loaded modules that a function imports when it is called."""
     package = function.__globals__.get("__package__") or ""
     names: list[str] = []
     for level, name in imports_of(function.__code__):
-        # The statement gives the first of `a.b.c`, or the last, or what is in that.
+        # `import a.b.c` binds `a`; `import a.b.c as x` and `from a.b.c import x` use `a.b.c`.
         whole = resolve_name("." * level + name, package) if package or not level else name
         names += [whole, whole.partition(".")[0]]
     return [module for name in dict.fromkeys(names) if (module := sys.modules.get(name))]
@@ -214,7 +223,7 @@ def _cells(function: types.FunctionType) -> Iterator[Found]:
 
 
 def variables(function: types.FunctionType) -> Iterator[Found]:
-    """The variables outside of a function that it names: those of closures, and global ones."""
+    """The closure variables and the globals that a function names."""
     yield from _cells(function)
     space = function.__globals__
     for name in dict.fromkeys(_names(function.__code__)):
@@ -223,7 +232,7 @@ def variables(function: types.FunctionType) -> Iterator[Found]:
 
 
 def defaults(function: types.FunctionType) -> list[tuple[str, Any]]:
-    """The parameters of a function that have a default, and these."""
+    """The parameters of a function that have a default, with the defaults."""
     values = function.__defaults__ or ()
     code = function.__code__
     names = code.co_varnames[code.co_argcount - len(values) : code.co_argcount]
@@ -238,7 +247,7 @@ def _contents(cell: types.CellType) -> Any:
 
 
 def _names(code: types.CodeType) -> Iterator[str]:
-    """The names that a function, and those defined inside it, looks up."""
+    """The names that a function looks up, and the functions defined inside it."""
     yield from code.co_names
     for constant in code.co_consts:
         if isinstance(constant, types.CodeType):
@@ -246,18 +255,21 @@ def _names(code: types.CodeType) -> Iterator[str]:
 
 
 def items(space: Mapping[str, Any]) -> list[tuple[str, Any]]:
-    """What a namespace has now: to ask for an attribute may run code that adds others."""
+    """A copy of a namespace's items: reading an attribute may run code that adds others."""
     return list(space.items())
 
 
 def attributes(value: object) -> dict[str, Any]:
-    """The attributes of an object that has a dict for them; some objects make up any name."""
+    """The `__dict__` of an object; empty if it has none.
+
+    The type is checked because some objects make up a value for any name.
+    """
     found = getattr(value, "__dict__", None)
     return found if isinstance(found, dict) else {}
 
 
 def slots(value: object) -> Iterator[Found]:
-    """The attributes of an object that have a place of their own."""
+    """The attributes of an object that are in slots."""
     for kind in type(value).__mro__:
         names = vars(kind).get("__slots__", ())
         for name in (names,) if isinstance(names, str) else names:
@@ -271,22 +283,22 @@ def _below_object(value: object) -> Iterator[Found]:
 
 
 def is_foreign(value: Any) -> bool:
-    """Whether a class, a function or a module is none of the program's own.
+    """True if a class, a function or a module is not part of the program's own code.
 
-    Such are those of Python, NumPy and this package, and of large packages that do not use this
-    one, such as another library of tensors: a look at all of it takes tens of seconds.
+    Foreign are Python, NumPy and this package, and large packages that do not use this one, such as
+    another tensor library: to walk all of it takes tens of seconds.
     """
     return is_of_python(value) or is_bystander(value)
 
 
 def is_of_python(value: Any) -> bool:
-    """Whether a class, a function or a module is one of Python, NumPy or this package."""
+    """True if a class, a function or a module belongs to Python, NumPy or this package."""
     module = _module_of(value)
     return module.partition(".")[0] in _FOREIGN and not _is_nameless(value, module)
 
 
 def is_bystander(value: Any) -> bool:
-    """Whether a class, a function or a module is one of a large package without tensors."""
+    """True if a class, a function or a module belongs to a large package that uses no tensors."""
     return _module_of(value).partition(".")[0] in _bystanders(len(sys.modules))
 
 
@@ -296,7 +308,7 @@ def _module_of(value: Any) -> str:
 
 
 def _is_nameless(value: Any, module: str) -> bool:
-    """Whether a function or class was made by `exec` in a namespace that is no module's."""
+    """True if a function or a class was made by `exec` in a namespace without a module's name."""
     if isinstance(value, type):
         return module == "builtins" and bool(value.__flags__ & _MADE_BY_A_STATEMENT)
     return module == "builtins" and isinstance(value, types.FunctionType)
@@ -304,7 +316,10 @@ def _is_nameless(value: Any, module: str) -> bool:
 
 @functools.lru_cache(maxsize=1)
 def _bystanders(_loaded: int) -> frozenset[str]:
-    """The large packages of which no module that is loaded has anything of this package."""
+    """The large packages without a loaded module that uses this package.
+
+    `_loaded` is the number of loaded modules; it is only the key of the cache.
+    """
     modules: dict[str, list[Any]] = {}
     for name, module in list(sys.modules.items()):
         modules.setdefault(name.partition(".")[0], []).append(module)
@@ -317,8 +332,8 @@ def _uses_us(module: Any) -> bool:
 
 
 def _is_of_this_package(value: Any) -> bool:
-    """Whether a module's variable is of this package: a module, class, function or instance."""
-    kind = type(value)  # asked for its class, an object may run code of its own
+    """True if a module's variable is of this package: a module, class, function or instance."""
+    kind = type(value)  # `value.__class__` may run the object's own code
     if issubclass(kind, types.ModuleType):
         name: Any = value.__name__
     elif issubclass(kind, type | types.FunctionType):

@@ -1,4 +1,4 @@
-"""What a function can reach without being given it: where it finds tensors, and who holds them."""
+"""Reachability: the tensors that a function can reach without its arguments, and their owners."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ _ATOMS = (int, float, complex, str, bytes, bytearray, type(None), range, slice)
 
 @final
 class Reach:
-    """The tensors that code can get at from `roots`.
+    """The tensors that code can reach from `roots`.
 
-    Followed are closures, defaults, the globals that a function names, what a method is bound to,
-    attributes, containers and gradients; not the insides of this package, of the standard library
-    and of tools for tests. Tensors are not kept alive.
+    The walk follows closures, defaults, the globals that a function names, the instance of a bound
+    method, attributes, containers and gradients. It does not enter this package, the standard
+    library or test tools. Tensors are not kept alive.
     """
 
     def __init__(self, roots: Iterable[Any]) -> None:
@@ -37,11 +37,11 @@ class Reach:
         self._contents: dict[tuple[int, Any], tuple[Place, int, Path]] = {}
         self._holders: dict[int, tuple[Any, int]] = {}
         self._tuples: Counter[int] = Counter()
-        """In how many places each tuple is, by `id()`."""
+        """The number of places of each tuple, by `id()`."""
         self._explore(roots)
 
     def tensors(self) -> list[Tensor]:
-        """Those that are alive."""
+        """The tensors that are alive."""
         found = (reference() for reference in self._tensors.values())
         return [tensor for tensor in found if tensor is not None]
 
@@ -50,17 +50,17 @@ class Reach:
         return reference is not None and reference() is tensor
 
     def places(self, tensor: Tensor) -> list[tuple[Place, Path]]:
-        """All places where a tensor is, and the ways there."""
+        """All places of a tensor, and the paths there."""
         return self._places[id(tensor)]
 
     def ways_to(self, tensor: Tensor) -> list[Path]:
-        """All ways to a tensor, with the places where it is."""
+        """All paths to a tensor, each with the tensor's own place at the end."""
         return [
             path if place.fixed else (*path, (place, tensor)) for place, path in self.places(tensor)
         ]
 
     def aliased(self, names: Set[str]) -> list[Tensor]:
-        """Those that are in several places, one of them under one of these names."""
+        """The tensors in several places, one of which has one of these names."""
         places = {number: found for number, found in self._places.items() if len(found) > 1}
         return [
             tensor
@@ -69,9 +69,9 @@ class Reach:
         ]
 
     def states(self) -> list[tuple[Place, Path]]:
-        """The places of tensors, and of tuples of tensors that are in no other, and the ways there.
+        """The places that may be states, and the paths there.
 
-        Those of gradients are left out.
+        They hold a tensor, or a tuple of tensors that is in no other place. Gradients are left out.
         """
         found: dict[Any, tuple[Place, Path]] = {}
         for place, _, path in self._contents.values():
@@ -83,13 +83,13 @@ class Reach:
         return list(found.values())
 
     def _is_once(self, content: Any) -> bool:
-        """Whether each tuple around the tensors is in one place."""
+        """True if each tuple around the tensors is in one place only."""
         if not isinstance(content, tuple):
             return True
         return self._tuples[id(content)] == 1 and all(map(self._is_once, content))
 
     def changes(self, later: Reach) -> list[tuple[Place, Path]]:
-        """The places where there are other tensors than before, or none any more."""
+        """The places where another tensor is in the `later` walk, or none any more."""
         found: dict[Any, tuple[Place, Path]] = {}
         for change in self._changes(later):
             place, path = replaceable(*change)
@@ -106,7 +106,7 @@ class Reach:
                 yield place, path
 
     def knows(self, place: Place) -> bool:
-        """Whether something can be put there: the holder was there, and is as long as it was."""
+        """True if replays can write to a place: its holder was in reach, with the same length."""
         holder = place.holder
         if place.fixed:
             return False
@@ -116,7 +116,7 @@ class Reach:
         return known is not None and known[1] == _length(holder)
 
     def has_holder(self, number: int) -> bool:
-        """Whether a holder of places that were found, such as a list, has this `id()`."""
+        """True if an object in reach that holds places, such as a list, has this `id()`."""
         return number in self._holders
 
     def _is_alive(self, number: int) -> bool:
@@ -151,15 +151,15 @@ def _length(holder: Any) -> int:
     return len(holder) if isinstance(holder, list | deque) else 0
 
 
-# *** who holds it ***
+# *** the owners of memory ***
 
 
 def owners_among(
     owners: Iterable[Owner], parts: Collection[Buffer]
 ) -> dict[int, list[Owner]] | None:
-    """Those of `owners` that are in the memory of which these are parts, by its serial number.
+    """The owners, among `owners`, of the memory of these parts, by its serial number.
 
-    None if some part is not inside of what they hold: then somebody else holds it.
+    None if a part is outside of their buffers: then another object owns it.
     """
     found: dict[int, list[Owner]] = {part.base.serial: [] for part in parts}
     places: dict[int, list[Buffer]] = {serial: [] for serial in found}
@@ -181,11 +181,11 @@ def _contains(whole: Buffer, part: Buffer) -> bool:
 
 @final
 class Holders:
-    """Who holds what is in some memory, among all objects that there are.
+    """The nodes and the owners of some memory, found among all objects of the program.
 
-    The garbage collector knows them. To look at all takes 0.1 s for a million, whatever they are;
-    so this is for what cannot be told otherwise. Asking the collector for the referrers of many
-    would compare each reference of the heap with each of them.
+    The garbage collector lists the objects. That takes 0.1 s for a million objects of any kind, so
+    it is the last resort. `gc.get_referrers` would be slower still: it compares each reference on
+    the heap with each of the given objects.
     """
 
     def __init__(self, memories: Iterable[Buffer]) -> None:
@@ -215,14 +215,14 @@ class Holders:
                 self._owners[node].append(storage)
 
     def owners(self, serial: int) -> list[Owner]:
-        """The memories of tensors, and other storages, whose present version is in that memory."""
+        """The cells, and the storages without a cell, whose present version is in that memory."""
         return [owner for node in self.nodes[serial] for owner in self._owners[node]]
 
 
 def memory_of_views(views: Sequence[Tensor]) -> set[int]:
-    """The memories, by `id()`, that only these views, and what they are views of, are in.
+    """The cells, by `id()`, that only these views and their bases use.
 
-    Nothing else knows who holds a tensor, so the references to each are counted.
+    The reference counts tell, because nothing records who holds a tensor.
     """
     handles: dict[int, Tensor] = {}
     known: dict[int, int] = {}
@@ -252,31 +252,31 @@ def memory_of_views(views: Sequence[Tensor]) -> set[int]:
 
 
 def present_version(owner: Owner) -> LazyBuffer:
-    """What some memory holds now."""
+    """The node with the present contents of some memory."""
     return owner.value.node if type(owner) is Cell else owner.node
 
 
 @final
 class _Mark:
-    """An object that is frozen when the program freezes all there are, as before a fork."""
+    """An object that shows if the program called `gc.freeze` since, as it may before a fork."""
 
 
 _mark: _Mark | None = None
 _frozen_mark: _Mark | None = None
 _frozen: list[weakref.ref[LazyBuffer | Cell | Storage]] = []
-"""What was frozen together with `_frozen_mark`, so that `gc.get_objects` leaves it out."""
+"""The objects frozen together with `_frozen_mark`, which `gc.get_objects` leaves out."""
 
 
 _KINDS = frozenset({LazyBuffer, Cell, Storage, _Mark})
 
 
 def _unfrozen() -> list[Any]:
-    """All objects of these kinds, which have no subclasses, but for frozen ones."""
+    """All objects of these kinds, without the frozen ones; the kinds have no subclasses."""
     return [thing for thing in gc.get_objects() if type(thing) in _KINDS]
 
 
 def _objects() -> tuple[list[LazyBuffer], list[Cell], list[Storage]]:
-    """All nodes, memories of tensors and storages; frozen ones too."""
+    """All nodes, cells and storages, including the frozen ones."""
     global _mark, _frozen_mark, _frozen
     found = _unfrozen()
     marks = [thing for thing in found if type(thing) is _Mark]

@@ -1,4 +1,4 @@
-"""Whoever holds what some memory contained before a replay writes to it: copies, lazy tensors."""
+"""Readers: copies and lazy tensors that need the contents of memory which a replay overwrites."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from ferrule.tensor.cell import Cell
 
 
 def leave_to_readers(owner: Owner) -> None:
-    """What somebody else holds of some memory is copied elsewhere: the memory may be written to.
+    """Copies the contents of some memory for its readers, if there are any, before a write to it.
 
-    To write in the graph is to make a new version, and the old one is whoever's who holds it: a
-    lazy tensor that is still to read it, or a copy (`x.clone()`) that shares the memory until one
-    of the two is written to. A replay writes without the graph's knowledge.
+    A write in the graph makes a new version, and readers keep the old one. Readers are lazy tensors
+    that have not been computed yet, and copies (`x.clone()`) that share the memory until one of the
+    two is written to. A replay writes to memory without the graph, so it has to do the same here.
     """
     if not readers(owner):
         return
@@ -32,15 +32,15 @@ def leave_to_readers(owner: Owner) -> None:
     kept = Buffer(memory.device, memory.size, memory.dtype)
     BufferCopy(memory.device, memory.nbytes, memory.device)([kept, memory], {})
     _renew(owner)
-    kept.note_write()  # a capture in another thread knows by that whose contents these are
+    kept.note_write()  # so that a capture in another thread sees whose contents these are
     old.realized = kept
 
 
 def renew(owners: Iterable[Owner], writes: bool) -> None:
-    """Memory that nobody else reads gets a new node; with `writes`, all of it, by copies.
+    """Gives memory without readers a new node; with `writes`, all memory, after copies for readers.
 
-    So whoever makes a copy in a call that is captured holds a node of the call: its value is to be
-    computed in each replay, where it is not that of before the call.
+    A copy made in a captured call then holds a node of the call, and not one from before it. So its
+    value is computed again in each replay.
     """
     for owner in owners:
         if present_version(owner).realized is None:
@@ -52,7 +52,7 @@ def renew(owners: Iterable[Owner], writes: bool) -> None:
 
 
 def _renew(owner: Owner) -> None:
-    """The present version becomes another node in the same memory."""
+    """Replaces the node of the present version by a new one in the same memory."""
     old = present_version(owner)
     assert old.realized is not None, f"{old} was not computed"
     new = LazyBuffer.in_buffer(old.realized, old.shape)
@@ -65,35 +65,35 @@ def _renew(owner: Owner) -> None:
 
 
 def readers(owner: Owner) -> int:
-    """How many references to what some memory contains now there are, but for the owner's own."""
+    """The number of references to the present version of some memory, besides the owner's own."""
     if isinstance(owner, Storage):
         return getrefcount(owner.node) - _alone_in_storage
     if owner.caches:
-        owner.forget_views()  # they are no readers, and must read anew after a replay
+        owner.forget_views()  # cached views are no readers, and must read again after a replay
     value = owner.value
     of_storage = owner.storage is not None
     return getrefcount(value) + getrefcount(value.node) - of_storage - _alone_in_cell
 
 
-# What is counted in memory that nobody else knows of.
+# The reference counts of memory without readers.
 _alone_in_storage = _alone_in_cell = 0
 _alone_in_storage = readers(Storage(LazyBuffer.empty((), dtypes.uint8, "")))
 _alone_in_cell = readers(Cell(Value(LazyBuffer.empty((), dtypes.uint8, ""))))
 
 
-# The same for many tensors' memory at once, by calls of C.
+# The same counts for many cells at once, by calls of C.
 
 References: TypeAlias = tuple[list[int], list[int]]
 
 
 def references(cells: Sequence[Cell]) -> References:
-    """How many references there are to the value of each, and to its node."""
+    """The numbers of references to each cell's value, and to its node."""
     values = list(map(getrefcount, map(_value_of, cells)))
     return values, list(map(getrefcount, map(_node_of, cells)))
 
 
 def without_readers(cells: Sequence[Cell]) -> References:
-    """What `references` gives where nobody else holds what is in the memory."""
+    """The result of `references` for these cells if none has readers."""
     values = [_value_alone] * len(cells)
     return values, [_node_alone + (cell.storage is not None) for cell in cells]
 

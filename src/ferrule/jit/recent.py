@@ -1,8 +1,8 @@
-"""The call that a captured function replayed last: one that is like it needs no signature.
+"""Fast path: a call like the last replayed one is recognised without reading its signature.
 
-Reading a signature takes longer than all the rest of a short call. What is known here of each
-argument is what the signature holds of it (`inputs.read_arguments`), so that the next one can be
-compared with it at once. Where anything differs, or is of no simple kind, the signature is read.
+Reading a signature takes longer than all the rest of a short call. So each argument of the last
+call is kept as a matcher that compares what the signature (`inputs.read_arguments`) would hold of
+it. If an argument differs, or has no matcher, the signature is read.
 """
 
 from __future__ import annotations
@@ -26,30 +26,30 @@ from ferrule.threadstate import this_thread
 
 _COMPARED = frozenset({int, bool, str, bytes, type(None)})
 _REFUSED = (Expr, np.ndarray, np.generic, complex, range, slice, Tensor)
-"""What is compared by its contents, and not as simply as `_COMPARED` is."""
+"""Types that the signature compares by contents, and `==` alone cannot: they have no matcher."""
 
 
 Given: TypeAlias = tuple[list[Tensor], list[Buffer], dict[Variable, int]]
-"""What a replay needs of a call: its tensors, the memory that they are in, the variables."""
+"""The input of a replay: the tensors of a call, their memory, and the values of variables."""
 _Noted: TypeAlias = tuple[list[Tensor], list[Buffer], dict[Variable, int], list[Buffer]]
-"""The same, and those of the buffers that are not those of the last call."""
+"""The same, followed by the buffers that are others than in the last call."""
 
 
 class _Known(Protocol):
     def accepts(self, value: Any, noted: _Noted) -> bool:
-        """Whether the signature holds the same of a value; what it has for the replay is noted."""
+        """True if the signature would hold the same of a value; notes its input to the replay."""
 
 
 @final
 class _Memory:
-    """A tensor in memory, or a view of one, that has no gradient: it, or another of its kind."""
+    """The matcher of a tensor in memory, or a view, without a gradient: any tensor of its kind."""
 
     __slots__ = ("_kind", "_memory", "_node", "_plain")
 
     def __init__(self, kind: tuple[Any, ...], memory: Buffer, value: Tensor) -> None:
         self._kind = kind
         self._plain = kind[:4] if kind[4:] == _PLAIN else None
-        """Shape, dtype, device and bytes of a tensor that is all of its memory, off the tape."""
+        """The shape, dtype, device and bytes of a tensor that is no view and not on the tape."""
         self._node = -1 if self._plain is None else value._cell.value.node.serial
         """The serial number of the node of such a tensor."""
         self._memory = memory.serial
@@ -71,7 +71,7 @@ class _Memory:
             if found is None or found[0] != self._kind:
                 return False
             buffer = found[1]
-        elif (  # what a node is stays
+        elif (  # nodes are immutable, so the same node needs no comparison
             node.serial != self._node
             and (node.shape, node.dtype, node.device, buffer.nbytes) != self._plain
         ):
@@ -85,7 +85,7 @@ class _Memory:
 
 
 def _kind_of(tensor: Tensor) -> tuple[tuple[Any, ...], Buffer] | None:
-    """What the signature holds of a tensor, and its memory; None if it is not in memory."""
+    """The part of the signature for a tensor, and its memory; None if it is not in memory."""
     held = tensor._cell.value if tensor._parent is None else tensor._read()
     node = held.node
     buffer = node.realized
@@ -101,19 +101,19 @@ def _kind_of(tensor: Tensor) -> tuple[tuple[Any, ...], Buffer] | None:
 
 
 _PLAIN = False, (), (), True, True, False
-"""What `_kind_of` ends with for a tensor that is all of its memory, and off the tape."""
+"""The end of `_kind_of` for a tensor that is no view and not on the tape."""
 
 
 @final
 class _Plain:
-    """A Python value; what is no number and no text, the signature knows by its identity."""
+    """The matcher of a Python value: numbers and strings by equality, other objects by identity."""
 
     __slots__ = ("_compared", "_kind", "_value")
 
     def __init__(self, value: Any) -> None:
         self._kind: type[Any] = type(value)
         self._value = value
-        # 0.0 is not -0.0, and NaN is itself: these have to be the same object.
+        # 0.0 == -0.0, and NaN != NaN, so zeros and NaN have to be the same object.
         self._compared = self._kind in _COMPARED or (self._kind is float and value != 0)
 
     def accepts(self, value: Any, noted: _Noted) -> bool:
@@ -124,7 +124,7 @@ class _Plain:
 
 @final
 class _Bound:
-    """A variable with any value."""
+    """The matcher of a bound variable, with any value."""
 
     __slots__ = ("_variable",)
 
@@ -135,14 +135,14 @@ class _Bound:
         if type(value) is not BoundVariable:
             return False
         variable, number = value.unbound()
-        # A variable with two values is an error, which the signature's reader raises.
+        # A variable with two values is an error; `read_arguments` raises it.
         known = noted[2].setdefault(variable, number)
         return variable is self._variable and known == number
 
 
 @final
 class _Container:
-    """A list, a tuple or a dict of these."""
+    """The matcher of a list, a tuple or a dict, made of the matchers of its items."""
 
     __slots__ = ("_keys", "_kind", "_parts")
 
@@ -164,12 +164,12 @@ class _Container:
 
 
 def _known(value: Any) -> _Known | None:
-    """What is known of an argument; None if only its signature says what it is."""
+    """The matcher of an argument; None if only its signature can be compared."""
     if type(value) is Tensor:
         found = None if value._grad is not None else _kind_of(value)
         return None if found is None or has_variables(found[0]) else _Memory(*found, value)
     if hasattr(value, "__dict__") and isinstance(value, list | tuple | dict):
-        return None  # the signature has the attributes, too
+        return None  # the signature includes the attributes of subclasses
     if isinstance(value, list | tuple):
         parts = _all_known(value)
         return None if parts is None else _Container(type(value), None, parts)
@@ -190,7 +190,7 @@ def _all_known(values: Iterable[Any]) -> list[_Known] | None:
 
 @final
 class Recent:
-    """The replay used last, and what it was given; no tensor and no memory is kept alive."""
+    """The replay used last, with matchers of its arguments; keeps no tensor and no memory alive."""
 
     __slots__ = (
         *("_accepts", "_apart", "_cells", "_config", "_default_float", "_default_int"),
@@ -210,7 +210,7 @@ class Recent:
         self.replay = replay
         self._accepts = list(enumerate([one.accepts for one in known]))
         self._names = names
-        """Those of the keyword arguments, in the order in which the call gave them."""
+        """The names of the keyword arguments, in the order of the call."""
         self._training = this_thread.state.training
         self._recording = this_thread.state.recording
         self._config = config()
@@ -218,7 +218,7 @@ class Recent:
         self._default_float = dtypes.default_float
         self._default_int = dtypes.default_int
         self._reachable = reachable
-        # In one memory, a copy is another tensor than what it is a copy of.
+        # A copy-on-write copy is in the memory of the original, but has another cell.
         self._cells = [id(tensor._cell) for tensor in tensors]
         self._finds_inputs = bool(replay.found.used)
         self._apart = self._are_apart(buffers)
@@ -227,7 +227,7 @@ class Recent:
     def of(
         replay: Replay, arguments: Arguments, args: Sequence[Any], kwargs: Mapping[str, Any]
     ) -> Recent | None:
-        """A call with these arguments; None if they are not of the simple kinds."""
+        """The fast path for calls like this one; None if an argument has no matcher."""
         values = (*args, *[kwargs[name] for name in sorted(kwargs)])
         fills_given = replay.fills and any(isinstance(v, list | tuple | dict) for v in values)
         if arguments.parts or fills_given:
@@ -240,7 +240,7 @@ class Recent:
         return Recent(replay, known, list(kwargs), tensors, buffers, arguments.reachable)
 
     def given(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Given | None:
-        """What a call gives to the replay; None if its signature has to be read."""
+        """The input of the replay from a call; None if its signature has to be read."""
         if not self._has_settings():
             return None
         values = args
@@ -264,7 +264,7 @@ class Recent:
         return tensors, buffers, var_vals
 
     def _has_settings(self) -> bool:
-        """Whether `settings()` are what they were, without a tuple of them."""
+        """True if `inputs.settings()` are the same as before, without a tuple of them."""
         return (
             this_thread.state.training is self._training
             and this_thread.state.recording is self._recording
@@ -275,13 +275,13 @@ class Recent:
         )
 
     def _has_found(self, tensors: list[Tensor], buffers: list[Buffer]) -> bool:
-        """Whether the inputs that the function finds are of the same kinds; adds them."""
+        """Adds the implicit inputs; True if they are of the same kinds as in the capture."""
         replay = self.replay
         signature = replay.found.add_to(tensors, buffers)
         return signature == replay.found_key and not replay.watch.overlaps(buffers)
 
     def _are_apart(self, buffers: Sequence[Buffer]) -> bool:
-        """Whether no two share memory, and the function reaches none of it by itself."""
+        """True if no two buffers share memory, and the function does not reach any by itself."""
         serials = set()
         for buffer in buffers:
             serials.add(buffer.base.serial)

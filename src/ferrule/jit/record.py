@@ -1,10 +1,12 @@
-"""Capturing a call: the function runs as ever, and what ran becomes a `Replay`.
+"""Capture of a call: runs the function, records its kernels, and makes a `Replay` of them.
 
-Where a replay could give other numbers than the function, there is none, and the function just runs
-again each time: `capture_call` gives the reason. In the words used here a buffer is *fresh* if it
-holds a result of the call, or a tensor that the call left in some attribute, such as a gradient:
-each replay makes these anew. It is *settled* if it holds a value that was defined before the call:
-replays must leave it alone. It is *used* if it is from before the call, and no argument's.
+If a replay could give other results than the function, there is none and the function runs in every
+call; `capture_call` gives the reason. Buffers have three names here:
+
+- *fresh*: it holds a result of the call, or a tensor that the call left in some attribute, such as
+  a gradient. Each replay makes a new one.
+- *settled*: it holds a value that was defined before the call. Replays leave it alone.
+- *used*: it is from before the call, and belongs to no argument.
 """
 
 from __future__ import annotations
@@ -42,7 +44,7 @@ from ferrule.threadstate import this_thread
 
 
 class NotReplayable(Exception):
-    """A call ran well, but replays of it could go wrong; the message is the reason."""
+    """A call ran correctly, but a replay of it could be wrong; the message is the reason."""
 
 
 def capture_call(
@@ -53,12 +55,12 @@ def capture_call(
     writes: bool,
     found: FoundInputs,
 ) -> tuple[Any, Replay | NotReplayable]:
-    """Calls the function; gives its result, and a replay or the reason why there is none.
+    """Calls the function; returns its result, and a replay or the reason why there is none.
 
-    Who calls this has the turn to compute. While the function is called, others have it, too.
+    The caller holds the lock `turn`, which is released while the function runs.
 
-    `writes` tells whether it is known to write to memory from outside, `found` which inputs it is
-    known to find by itself.
+    `writes` is True if the function is known to write to memory from outside. `found` are the
+    implicit inputs known from earlier calls.
     """
     failures, taken = this_thread.state.failures, this_thread.state.taken
     call = _Call(Before(arguments, function, writes, found))
@@ -98,21 +100,22 @@ class _Call:
         self.made = Made(before, self.capture)
         self._watch = before.watch()
         self._parts: dict[Buffer, InputPart] = {}
-        """The parts of arguments, and of values that replays make anew, that kernels use."""
+        """The slices of arguments and of fresh values that kernels use."""
         self.limits: Limits = {}
-        """What must hold for the variables in replays."""
+        """The conditions on the values of variables in replays."""
         self.passed = Passed()
-        """How far back gradients went."""
+        """The oldest entry of the tape that a gradient passed."""
         self.written: list[Storage] = []
-        """What it wrote to, kept until all is known: a write to a tensor that the function then
-        replaces would not be done, and so not be seen; but in a call with that very tensor as an
-        argument it matters. What is not written to may go: a training step's old gradients are as
-        large as the parameters.
+        """The storages that the call wrote to, kept alive until the end of the capture.
+
+        Otherwise a write to a tensor that the function then replaces would be dropped, and not be
+        recorded; but it matters in a call with that tensor as an argument. Other storages may be
+        freed: the old gradients of a training step are as large as the parameters.
         """
 
     @contextmanager
     def put_back_if_it_raises(self) -> Iterator[None]:
-        """A block after which arguments are where it put stand-ins for them, if it raises."""
+        """A block that, if it raises, replaces the stand-ins that it left by their arguments."""
         try:
             yield
         except BaseException:
@@ -124,7 +127,7 @@ class _Call:
     # -- at the end of the call, still recorded --------------------------------------------------
 
     def finish(self, result: Any, containers: Containers) -> None:
-        """Runs everything that the call left lazy, and finds all that it made."""
+        """Computes everything that the call left lazy, and finds all tensors that it made."""
         before = self.before
         returned = returned_tensors(result)
         changes = before.reach.changes(Reach(before.roots))
@@ -140,7 +143,7 @@ class _Call:
         leaves = self.made.add(everything, nodes, before.sharing(everything.values()))
         for (place, _), content in zip(changes, contents, strict=True):
             self.made.restore(place, content)
-        # Whatever is refused from here on, the call has done what the function does.
+        # From here on a refusal does no harm: the call has had all effects of the function.
         if containers.have_changed():
             raise NotReplayable("it puts a tensor of an argument elsewhere, or another one there")
         handles = [leaf for leaf in leaves.values() if isinstance(leaf, Tensor)]
@@ -160,9 +163,9 @@ class _Call:
         self.made.add_gradients(gradients, retained, leaves)
 
     def _compute(self, everything: dict[int, Tensor]) -> dict[int, LazyBuffer]:
-        """Computes the tensors that the call made, and does its writes; gives their values.
+        """Computes the tensors that the call made and its pending writes; returns their values.
 
-        The wholes of which several of them are parts become some of them.
+        The common base of several views is added to `everything`.
         """
         sharing = self.before.sharing(everything.values())
         everything |= {id(tensor): tensor for tensor in sharing.wholes.values()}
@@ -178,7 +181,7 @@ class _Call:
     def _add_effect(
         self, place: Place, path: Path, content: Any, leaves: Mapping[int, Leaf]
     ) -> None:
-        """What the call put somewhere: each replay puts its own there."""
+        """Adds a place that the call has assigned to: each replay puts its own tensor there."""
         reach = self.before.reach
         tensors = tensors_of(content)
         found = [leaves.get(id(tensor)) for tensor in tensors or ()]
@@ -187,13 +190,16 @@ class _Call:
         if not known or moved or not reach.knows(place):
             raise NotReplayable("it moves tensors about in a way that replays cannot follow")
         self._watch.add_path(path)
-        if isinstance(place.holder, Tensor):  # which may be in several places
+        if isinstance(place.holder, Tensor):  # the holder may be in several places
             self._watch.add_tensor(place.holder, reach)
         template = mapped(content, lambda tensor: leaves.get(id(tensor)))
         self.made.outcome.effects.append(Effect(place, template))
 
     def check_stand_ins(self) -> None:
-        """What has a stand-in must not be written to: the function may have seen old contents."""
+        """Raises `JitError` if the call wrote to a stand-in.
+
+        The function may then have read old contents of the argument by its other way to it.
+        """
         stand_ins, parts = self.before.stand_ins, self.arguments.parts
         for tensor in parts:
             if self.before.was_written(tensor):
@@ -215,9 +221,7 @@ class _Call:
     # -- afterwards ------------------------------------------------------------------------------
 
     def replay_if_there_is_room(self) -> Replay:
-        """The replay. Raises `NotReplayable`, also where it takes memory that there is not: the
-        call has done what the function does.
-        """
+        """The replay. Raises `NotReplayable`, also for lack of memory: the call itself is done."""
         try:
             return self.replay()
         except MemoryError as error:
@@ -226,7 +230,7 @@ class _Call:
     def replay(self) -> Replay:
         """The replay.
 
-        Raises `NotReplayable` where it could give other numbers than the function.
+        Raises `NotReplayable` if it could give other results than the function.
         """
         self._check_arguments()
         self._check_written()
@@ -266,7 +270,7 @@ class _Call:
         )
 
     def _at_risk(self, changed: Sequence[Buffer]) -> AtRisk | None:
-        """What is written to before the last run that may raise; None where there is none."""
+        """The memory written to before the last run that may raise; None if no run may."""
         recorded = self.capture.recorded
         raising = [n for n, record in enumerate(recorded) if record.prg.may_raise]
         if not raising:
@@ -277,11 +281,13 @@ class _Call:
         return AtRisk(arguments, [memory for memory in changed if memory.serial in written])
 
     def _leave_settled(self) -> Set[int]:
-        """Leaves out what made settled memory; gives the other memory that the call made and that
-        is alive, by serial number: replays use their own.
+        """Drops the runs that computed settled memory.
+
+        Returns the serial numbers of the other memory of the call that is alive: a replay uses new
+        memory in its place.
         """
         if self._alive():
-            # Tensors that are garbage would look like some that the call left behind.
+            # Garbage tensors would look like tensors that the call left behind.
             gc.collect()
         alive = self._alive()
         if not alive:
@@ -301,7 +307,7 @@ class _Call:
         return released
 
     def _alive(self) -> dict[int, Buffer]:
-        """The memory that the call wrote to and that is alive, other than fresh values."""
+        """The memory that the call allocated and that is still alive, except fresh values."""
         fresh = {buffer.serial for buffer in self.made.buffers}
         kept = [arg.memory() for arg in self._args() if isinstance(arg, PlaceHolder)]
         alive = [memory for memory in kept if memory is not None]
@@ -311,7 +317,7 @@ class _Call:
         return (arg for record in self.capture.recorded for arg in record.args)
 
     def _host_data(self) -> dict[int, Buffer]:
-        """The memory that the call made and only the host put something in."""
+        """The memory that the call allocated and that only the host wrote to."""
         return {
             arg.base.serial: arg.base
             for arg in self._args()
@@ -319,7 +325,7 @@ class _Call:
         }
 
     def _own_host_data(self) -> None:
-        """Replays read copies of it: some tensor may be in that memory, and be written to."""
+        """Makes the runs read copies of host data: a tensor in that memory may be written to."""
         copies = {serial: _copied(buffer) for serial, buffer in self._host_data().items()}
         for record in self.capture.recorded:
             record.args = [
@@ -330,7 +336,7 @@ class _Call:
             ]
 
     def _without_settled(self, settled: set[int]) -> Iterator[Recorded]:
-        """The runs but for those that compute what was defined before the call: once is enough."""
+        """The runs without those that compute values from before the call: once is enough."""
         done: set[int] = set()
         changing: set[int] = set()
         for record in self.capture.recorded:
@@ -347,7 +353,7 @@ class _Call:
                 raise NotReplayable("it computes a tensor from before the call along with others")
 
     def _parts_outside(self) -> list[Buffer]:
-        """The buffers in used memory: all of it, or parts."""
+        """The buffers in used memory, which may be slices of it."""
         given = {buffer.serial for buffer in [*self.arguments.buffers, *self._parts]}
         return [
             arg
@@ -359,12 +365,12 @@ class _Call:
     def _owners_of(
         self, used: Mapping[int, Buffer], parts: Collection[Buffer]
     ) -> Mapping[int, list[Owner]]:
-        """Who has the `parts` of used memory that kernels read or write, by serial number.
+        """The owners of the `parts` of used memory that kernels read or write, by serial number.
 
-        Mostly these are tensors which the function reaches, and nobody else. Otherwise it may have
-        read the copy of such a tensor, in the same memory until one of them is written to, or a
-        tensor that it came by in a way not known here. Memory that is no tensor's present version,
-        such as a table that this package keeps, can only be read: nobody can write to it.
+        Mostly the owners are the tensors in the function's reach. Otherwise the function may have
+        read a copy-on-write copy of such a tensor, or a tensor that it reached in an unknown way;
+        then all objects of the program are searched. Memory that is no tensor's present version,
+        such as a table of this package, can only be read, because nothing can write to it.
         """
         known = owners_among(self.before.owners(), parts)
         if known is not None:
@@ -381,11 +387,12 @@ class _Call:
         return owners
 
     def _watch_paths(self, used: Set[int]) -> None:
-        """What the function reads must be where it finds it, now and in later calls.
+        """Adds guards on the places of the tensors that the function reads.
 
-        Reading a constant leaves no trace, so all of them count as read; so does what it returns,
-        and what it can reach and was given, but for the inputs that it finds. Nor does a tensor
-        leave one that is moved to where it is already, or written what it holds.
+        Some reads and writes leave no trace in the kernels: of constants, of a tensor moved to
+        where it already is, of a write of equal contents. So these tensors count as read: all
+        constants, the tensors returned or written to, those both reachable and given, and those in
+        several places of which the code assigns one. Implicit inputs have paths of their own.
         """
         before = self.before
         pairs = enumerate(self.arguments.buffers)
@@ -419,9 +426,10 @@ class _Call:
         self._watch.add_numbers(numbers)
 
     def _watch_constants(self) -> None:
-        """Constants have no memory that replays could write to; those that are written get some.
+        """Adds guards on constants.
 
-        So the next call can be captured.
+        A constant has no memory for replays to write to. If the call wrote to one, gives it memory,
+        so that the next call can be captured, and raises `NotReplayable`.
         """
         found = [(reference(), serial) for reference, serial in self.before.constants]
         cells = {tensor._cell: serial for tensor, serial in found if tensor is not None}
@@ -442,7 +450,7 @@ class _Call:
                 raise NotReplayable("it moves an argument to other memory")
 
     def _check_written(self) -> None:
-        """What it writes to must be where it was: replays write there."""
+        """Raises `NotReplayable` if written memory has moved: replays write to the old place."""
         memories = [storage.node.realized for storage in self.written]
         if any(memory is None or self.capture.is_new(memory) for memory in memories):
             raise NotReplayable(
@@ -464,9 +472,9 @@ class _Call:
             )
 
     def _find_parts(self) -> None:
-        """Finds which parts of arguments and of results the kernels use.
+        """Finds the slices of arguments and of results that kernels use.
 
-        Graph executors replace whole buffers, so each such part is one more.
+        Graph executors replace whole buffers, so each slice is an input of its own.
         """
         reachable = set(self.arguments.closed_over)
         pairs = list(enumerate(self.arguments.buffers))
@@ -520,6 +528,6 @@ def _copied(buffer: Buffer) -> Buffer:
 
 
 def _same_part(buffer: Buffer, memory: Buffer) -> Buffer:
-    """What `buffer` is of its memory, of other memory."""
+    """The slice of `memory` at the same position as `buffer` in its own memory."""
     start = buffer.byte_offset // buffer.dtype.itemsize
     return memory.view(start, buffer.size, buffer.dtype)

@@ -27,25 +27,26 @@ from ferrule.tensor.limits import Limits, fit
 @final
 @dataclass(frozen=True)
 class AtRisk:
-    """What a replay writes to before a run that may raise, such as a function of the host.
+    """The memory that a replay writes to before a run that may raise, such as a host function.
 
-    A replay that raises has not happened.
+    It is restored if the run raises, so that a failed replay has no effect.
     """
 
     arguments: Sequence[int]
     outside: Sequence[Buffer]
 
     def memory(self, arguments: Sequence[Buffer]) -> list[Buffer]:
-        """That of a replay with these arguments."""
+        """The memory at risk in a replay with these arguments."""
         return [*self.outside, *[arguments[number] for number in self.arguments]]
 
 
 @final
 class Replay:
-    """What ran in one call, to be run with other arguments of the same signature.
+    """The recorded runs of one call, to be run with other arguments of the same signature.
 
-    It is right as long as `watch` finds no problem. Each run writes to the memory `changed`, from
-    outside, besides what it writes to arguments. The signature knows `objects` by their `id()`.
+    A replay is right as long as the guards in `watch` find no problem. Each run writes to the
+    memory `changed` from outside, and perhaps to arguments. The signature identifies `objects` by
+    their `id()`, so they are kept alive.
     """
 
     def __init__(
@@ -67,11 +68,11 @@ class Replay:
         self.watch = watch
         self.numbers = numbers
         self.found, self.found_key = found
-        """Which inputs are found, and their signature in calls that may be replayed."""
+        """The implicit inputs, and their signature in calls that may be replayed."""
         self.runs = 0
-        """How often it was used."""
+        """The number of runs."""
         self.last_call = 0
-        """The call that it was last used in, but for those that were like the one before."""
+        """The number of the last call that used it, not counting calls on the fast path."""
         self._packed = packed
         self._outcome = outcome
         self._changed = [buffer.base for buffer in changed]
@@ -80,24 +81,27 @@ class Replay:
         self.fills = frozenset(
             [id(e.where.holder) for e in outcome.effects if isinstance(e.where, Place)]
         )
-        """The holders of the places where it puts tensors, which these keep alive, by `id()`."""
+        """The holders of the places that it writes to, by `id()`; the effects keep them alive."""
         self._var_vals = dict(var_vals)
         self._objects = objects
         self._parts = parts
         self.limits = limits or {}
-        """What the values of variables have to fulfil: with others the function may be wrong."""
+        """The conditions on the values of variables: with other values a replay may be wrong."""
         self._at_risk = at_risk
-        """None where nothing may raise."""
+        """None if no run may raise."""
 
     def takes(self, var_vals: Mapping[Variable, int]) -> bool:
-        """Whether no part of a tensor is beyond its end with these values."""
+        """True if the limits hold with these values: no view reaches beyond its tensor."""
         return not self.limits or fit(self.limits, {**self._var_vals, **var_vals})
 
     def run(
         self, tensors: list[Tensor], buffers: list[Buffer], var_vals: dict[Variable, int]
     ) -> Any:
-        """Runs everything again, with the tensors among the arguments, and the memory that they
-        are in; the results are in new memory. To both lists what the replay makes is added."""
+        """Runs everything again with the tensors of a call and their buffers; returns the result.
+
+        Results are in new memory. The tensors and buffers that the replay makes are appended to
+        both lists.
+        """
         if not self._leaves_something:
             return self._run(tensors, buffers, var_vals)
         with Whole():

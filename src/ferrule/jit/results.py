@@ -1,4 +1,4 @@
-"""What a captured function is given and returns: its tensors, and how to make results again."""
+"""Results and effects of a captured function, as templates from which replays make new ones."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ from ferrule.records import dataclass
 from ferrule.tensor import Tensor
 
 Leaf: TypeAlias = int | Tensor | None
-"""A tensor of a result: a number among the arguments' tensors, followed by those that the call
-made, and those that share memory with any of these; or a handle on memory from before the call,
-such as a parameter that the function updates."""
+"""A tensor of a result: a number, or a handle on memory from before the call, such as a parameter
+that the function updates. The numbers count the arguments' tensors, then the tensors that the call
+made, then the aliases of any of these."""
 
 
 def tensors_in(value: Any) -> list[Tensor]:
@@ -57,7 +57,7 @@ def returned_tensors(result: Any) -> list[Tensor]:
 
 
 def build_result(template: Any, tensors: Sequence[Tensor]) -> Any:
-    """What the function returns, from a template with a `Leaf` in the place of each tensor."""
+    """The result of the function, from a template with a `Leaf` in the place of each tensor."""
     kind = type(template)
     if kind is int:
         return tensors[template]
@@ -70,8 +70,10 @@ def build_result(template: Any, tensors: Sequence[Tensor]) -> Any:
 @final
 @dataclass(frozen=True)
 class Effect:
-    """A tensor that the call put somewhere: in a place, or in the gradient of an argument, or of a
-    tensor that it made, by their number."""
+    """A tensor that the call left in a place, or as the gradient of a tensor of the call.
+
+    `where` is the place, or the number of the tensor: an argument or one that the call made.
+    """
 
     where: Place | int
     leaf: Any
@@ -80,7 +82,7 @@ class Effect:
     def let_go(self, given: Sequence[Tensor]) -> None:
         """Drops a gradient that the replay replaces, so that its memory can be used again.
 
-        Nothing that the replay does reads it: what is read may not be replaced.
+        The replay does not read it: a function that replaces what it reads is not replayed.
         """
         where = self.where
         if isinstance(where, int):
@@ -102,7 +104,7 @@ class Effect:
 @final
 @dataclass(frozen=True)
 class Fresh:
-    """A value that each replay makes in new memory."""
+    """A value that each replay computes in new memory."""
 
     shape: tuple[sint, ...]
     dtype: DType
@@ -121,7 +123,7 @@ class Fresh:
         return Buffer(self.device, self.size, self.dtype)
 
     def make(self, var_vals: Mapping[Variable, int]) -> tuple[Buffer, LazyBuffer]:
-        """New memory, and the value in it, to be computed there."""
+        """New memory, and a node for the value to be computed there."""
         buffer = Buffer(self.device, self.size, self.dtype)
         shape = with_values(self.shape, var_vals) if self.symbolic else self.shape
         return buffer, LazyBuffer.in_buffer(buffer, shape)
@@ -139,9 +141,10 @@ _NO_TAPE = Rule(_refuse)
 
 
 def end_of_tape(tensor: Tensor) -> Entry | None:
-    """What stands for the tape of a result in replays, which have none; None if it is on none.
+    """The tape entry of a result in replays, which raises for a gradient; None for a leaf.
 
-    So a gradient that would flow on in the plain function does not just end there.
+    Replays record no tape. Without the entry, a gradient that flows on in the plain function would
+    silently end at the result.
     """
     if tensor.is_leaf:
         return None
@@ -151,14 +154,14 @@ def end_of_tape(tensor: Tensor) -> Entry | None:
 @final
 @dataclass
 class Outcome:
-    """What a call returned and left behind, for replays to do the same."""
+    """The result and the effects of a call, for replays to make again."""
 
     fresh: list[Fresh] = field(default_factory=list)
-    """The values to make."""
+    """The values to compute."""
     made: list[tuple[int, Entry | None]] = field(default_factory=list)
-    """For each tensor to make: the number of its value, and its end of the tape."""
+    """The number of the value, and the end of the tape, of each tensor to make."""
     shared: list[Shared] = field(default_factory=list)
-    """The tensors in the memory of an argument, or of one that is made."""
+    """The aliases: tensors in the memory of an argument, or of a tensor that is made."""
     collecting: list[int] = field(default_factory=list)
     """The numbers of the tensors, made or shared, that collect a gradient of their own."""
     template: Any = None

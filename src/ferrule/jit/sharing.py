@@ -1,4 +1,4 @@
-"""Results in the memory of an argument, or of one another: those of a replay are, too."""
+"""Aliases: results that share memory with an argument or with one another, in replays too."""
 
 from __future__ import annotations
 
@@ -13,23 +13,23 @@ from ferrule.tensor import Tensor
 from ferrule.tensor.cell import Cell, Move
 
 Moves: TypeAlias = tuple[tuple[Move, bool], ...]
-"""Movements, one after the other, and whether gradients stop at each."""
+"""Movements in order, each with True if gradients stop at it."""
 
 
 @final
 @dataclass(frozen=True)
 class Shared:
-    """How to make a tensor in the memory of another, which has a number."""
+    """An alias: the movements that make it from tensor number `whole`."""
 
     whole: int
     detached: bool
-    """Whether gradients stop before the first movement."""
+    """True if gradients stop before the first movement."""
     moves: Moves
     symbolic: bool
-    """Whether there are variables in them."""
+    """True if there are variables in the movements."""
 
     def of(self, tensors: Sequence[Tensor], var_vals: Mapping[Variable, int]) -> Tensor:
-        """The tensor, with these values of the variables in sizes."""
+        """The alias of one of the tensors, with these values of the variables in sizes."""
         handle = tensors[self.whole]
         if self.detached:
             handle = handle.detach()
@@ -43,10 +43,10 @@ class Shared:
 
 @final
 class Sharing:
-    """Which of the tensors that a call made are in memory that it was given, or made once for all.
+    """The aliases among the tensors that a call made: views of its inputs, or of a common base.
 
-    Left out are views whose size has a variable that is not among those of the arguments, and those
-    of a tensor that collects a gradient of its own and was made in the call.
+    Two kinds of views are left out: those with a variable that no argument has, and those of a leaf
+    made in the call.
     """
 
     def __init__(
@@ -61,7 +61,7 @@ class Sharing:
         for tensor in given:
             self._given.setdefault(tensor._cell, []).append(tensor)
         self.wholes: dict[Cell, Tensor] = {}
-        """For the memory of several tensors that the call made: a handle on all of it."""
+        """The base of several aliases that the call made, by cell."""
         self._ways = {tensor: way for tensor in made if (way := self._way(tensor)) is not None}
         several = Counter([whole._cell for whole, _, _ in self._ways.values()])
         for tensor, (whole, _, _) in list(self._ways.items()):
@@ -71,7 +71,7 @@ class Sharing:
                 del self._ways[tensor]
 
     def _way(self, tensor: Tensor) -> tuple[Tensor, bool, Moves] | None:
-        """Which tensor one is a view of, in the end, and how."""
+        """The base of a view (an input, if one fits), and the movements from there to the view."""
         moves: list[tuple[Move, bool]] = []
         handle = tensor
         while True:
@@ -95,11 +95,11 @@ class Sharing:
         return tensor in self._ways
 
     def is_of(self, tensor: Tensor, tensors: Mapping[Tensor, Tensor]) -> bool:
-        """Whether a tensor is in the memory of one of these that were given."""
+        """True if a tensor is an alias of one of these inputs."""
         return self._ways[tensor][0] in tensors
 
     def shared(self, tensor: Tensor, numbers: Mapping[int, object]) -> Shared:
-        """How to make a tensor; `numbers` are those of what the call made, by `id()`."""
+        """The alias as a `Shared`; `numbers` are those of the tensors of the call, by `id()`."""
         whole, detached, moves = self._ways[tensor]
         number = self._numbers.get(whole)
         if number is None:
@@ -111,5 +111,5 @@ class Sharing:
 
 
 def _is_like(handle: Tensor, known: Tensor) -> bool:
-    """Whether both are all of one memory, or the same view of one tensor."""
+    """True if two handles on one cell are both its base, or the same view of one tensor."""
     return handle._parent is known._parent and handle._move == known._move

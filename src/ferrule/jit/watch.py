@@ -1,4 +1,4 @@
-"""What must not have changed since a call was captured, so that a replay of it is right."""
+"""Guards: conditions that must still hold for a replay of a captured call to be right."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from ferrule.tensor.cell import Cell
 
 @final
 class _Watched:
-    """Memory in which the replay reads or writes."""
+    """A guard on memory that the replay reads or writes."""
 
     __slots__ = ("buffer", "memory", "node_serial", "owner", "realized", "written")
 
@@ -33,23 +33,23 @@ class _Watched:
         self.owner = weakref.ref(owner)
         self.node_serial = node.serial
         self.realized = node.realized
-        """Where the node was: all of `buffer`, or a part of it."""
+        """The buffer of the node: all of `buffer`, or a slice of it."""
         self.buffer = buffer
         self.memory = buffer.base
         self.written = written
-        """Whether the replay writes there."""
+        """True if the replay writes there."""
 
     def problem(self) -> str | None:
-        """What makes the next replay wrong; None if this does not."""
+        """The reason why a replay would be wrong, or None; copies the contents for readers."""
         owner = self.owner()
         if owner is None:
             return "a tensor that the function uses is gone"
         node = present_version(owner)
-        # Memory that was not written to moves, too: when a copy that had shared it is written to.
+        # Without a write to a tensor it moves too: when a copy-on-write copy of it is written to.
         is_there = node.serial == self.node_serial and node.realized is self.realized
         if not is_there and not self._is_back(node):
             return "a tensor that the function uses is in other memory now"
-        del node  # whoever holds it is a reader
+        del node  # a reference to it would count as a reader
         if self.written:
             if self.memory._exports:
                 return "an array shares the memory of a tensor that the function writes"
@@ -58,7 +58,7 @@ class _Watched:
         return None
 
     def _is_back(self, node: LazyBuffer) -> bool:
-        """Whether what was written to since is in the same memory as before."""
+        """True if a tensor that was written to since is still in the same memory."""
         realize([node])
         if node.realized is not self.buffer and node.realized is not self.realized:
             return False
@@ -68,8 +68,10 @@ class _Watched:
 
 @final
 class _Unchanged:
-    """The memory of tensors to which nothing has happened: a few calls of C look at all of it,
-    where `_Watched.problem` takes three times as long, one by one.
+    """A fast check that no guarded tensor has changed at all.
+
+    It takes a few calls of C for all tensors; `_Watched.problem`, one by one, takes three times as
+    long.
     """
 
     def __init__(self, watched: Sequence[_Watched]) -> None:
@@ -84,7 +86,7 @@ class _Unchanged:
         self._references = without_readers(cells[: self._written])
 
     def holds(self) -> bool:
-        """Whether all is where it was, nothing that is written is shared or read."""
+        """True if all memory is where it was, and the written part has no exports or readers."""
         cells: list[Any] = list(map(operator.call, self._owners))
         try:
             if list(map(_serial_of, cells)) != self._serials:
@@ -107,22 +109,22 @@ _caches_of = operator.attrgetter("caches")
 
 @final
 class _Memories:
-    """All memory in which the replay reads or writes."""
+    """The guards on all memory that the replay reads or writes."""
 
     def __init__(self) -> None:
         self._tensors: list[_Watched] = []
         self._others: list[_Watched] = []
-        """What no tensor is known to be in."""
+        """The guards on memory whose owner is a storage without a cell."""
         self._unchanged: _Unchanged | None = None
 
     def add(self, watched: _Watched) -> None:
-        """Watches some memory, too."""
+        """Adds a guard."""
         belongs = type(watched.owner()) is Cell
         (self._tensors if belongs else self._others).append(watched)
         self._unchanged = None
 
     def problem(self) -> str | None:
-        """What makes the next replay wrong; None if this does not."""
+        """The reason why a replay would be wrong; None if all guards hold."""
         if self._unchanged is None or not self._unchanged.holds():
             self._unchanged = None
             for watched in self._tensors:
@@ -138,7 +140,7 @@ class _Memories:
 
 
 def _moved(place: Place) -> str:
-    """Why a replay cannot find what was in a place."""
+    """The reason to give when a place has another content than before."""
     if isinstance(place.holder, dict):
         return f"{place.key!r} is another object now"
     if isinstance(place.holder, Tensor) and place.key == "grad":
@@ -151,7 +153,7 @@ def _moved(place: Place) -> str:
 
 @final
 class _Contents:
-    """What has to be in which places."""
+    """The guards on places: each must still hold the same object."""
 
     def __init__(self) -> None:
         self._found: dict[tuple[int, Any], tuple[Place, Any]] = {}
@@ -159,7 +161,7 @@ class _Contents:
         self._children: list[Any] = []
 
     def add(self, place: Place, child: Any) -> None:
-        """Adds a place, and what is there."""
+        """Adds a place and its content."""
         self._found[place.identity] = place, child
         self._gets = None
 
@@ -167,14 +169,17 @@ class _Contents:
         return place.identity in self._found
 
     def problem(self) -> str | None:
-        """Where something else is now; None if nothing is. All are looked at by one call of C."""
+        """The message for a place with another content; None if there is none.
+
+        One call of C compares all places.
+        """
         if self._gets is None:
             self._gets = [place.getter() for place, _ in self._found.values()]
             self._children = [child for _, child in self._found.values()]
         try:
             same = all(map(operator.is_, map(operator.call, self._gets), self._children))
         except (IndexError, ValueError):
-            same = False  # nothing is there now
+            same = False  # a place is empty now
         if same:
             return None
         for place, child in self._found.values():
@@ -185,7 +190,7 @@ class _Contents:
 
 @final
 class _Leaves:
-    """Which tensors collect gradients, as they did in the call captured."""
+    """The guard on the set of leaves: the same tensors collect gradients as in the capture."""
 
     def __init__(self, tensors: Iterable[Tensor]) -> None:
         floats = [tensor for tensor in tensors if dtypes.is_float(tensor.dtype)]
@@ -196,7 +201,7 @@ class _Leaves:
         return bool(self._tensors)
 
     def have_changed(self) -> bool:
-        """Whether one collects a gradient now and did not, or the other way round."""
+        """True if a tensor became a leaf, or is no longer one."""
         try:
             leaves = map(_leaf_of, map(operator.call, self._tensors))
             return list(map(operator.is_, leaves, repeat(None))) != self._collect_none
@@ -213,7 +218,7 @@ _leaf_of = operator.attrgetter("_leaf")
 
 @final
 class Watch:
-    """Everything that a replay depends on and that its signature does not tell."""
+    """The guards of a replay: everything that it depends on besides its signature."""
 
     def __init__(self) -> None:
         self._memory = _Memories()
@@ -226,33 +231,33 @@ class Watch:
         self._used: frozenset[int] = frozenset()
         """The memory from outside that the replay uses, by serial number."""
         self._updated: frozenset[int] = frozenset()
-        """The part of it that it writes to."""
+        """The memory from outside that the replay writes to."""
         self._written: list[int] = []
-        """The arguments that it writes to."""
+        """The numbers of the arguments that the replay writes to."""
         self._unshared: list[int] = []
-        """The arguments that must not be in the used memory."""
+        """The numbers of the arguments that must not be in the used memory."""
         self._outside = False
-        """Whether there is anything outside of the arguments."""
+        """True if there are guards on anything besides the arguments."""
 
     # -- outside of the arguments ------------------------------------------------------------------
 
     def add(self, owner: Owner, buffer: Buffer, written: bool) -> None:
-        """Watches memory that is now in `buffer`."""
+        """Adds a guard on memory that is now in `buffer`."""
         self._memory.add(_Watched(owner, buffer, written))
         self._outside = True
 
     def add_path(self, path: Path) -> None:
-        """Watches that all places of a path hold what they do."""
+        """Adds guards on all places of a path: they keep their content."""
         for place, child in path:
             self._contents.add(place, child)
             self._outside = True
 
     def watches(self, place: Place) -> bool:
-        """Whether what is in a place must stay there."""
+        """True if there is a guard on a place."""
         return place in self._contents
 
     def add_tensor(self, tensor: Tensor, reach: Reach) -> bool:
-        """Watches that a tensor is where it was; False if it is not now."""
+        """Adds guards on all places of a tensor; False if one of them has changed already."""
         for steps in reach.ways_to(tensor):
             if not all(step.get() is child for step, child in steps):
                 return False
@@ -260,24 +265,24 @@ class Watch:
         return True
 
     def add_constant(self, cell: Cell) -> None:
-        """Watches that a tensor that is no more than a number stays that number."""
+        """Adds a guard on a constant: its value stays the same."""
         self._constants.append((weakref.ref(cell), cell.value.node.serial))
         self._outside = True
 
     def add_numbers(self, numbers: Numbers) -> None:
-        """Watches the numbers that the function finds by itself, and where they are."""
+        """Adds guards on the numbers that the function finds by itself, and on their places."""
         if numbers:
             self._numbers = numbers
             self._outside = True
         self.add_path(numbers.path)
 
     def add_no_gradient(self, tensor: Tensor) -> None:
-        """Watches that a tensor has no gradient, to which a backward pass would add."""
+        """Adds a guard that a tensor has no gradient: a backward pass would add to it."""
         self._without_gradient.append(weakref.ref(tensor))
         self._outside = True
 
     def add_leaves(self, tensors: Sequence[Tensor]) -> None:
-        """Watches which of the tensors collect gradients, and that they keep their hooks."""
+        """Adds guards on the tensors: the same ones stay leaves, and they keep their hooks."""
         self._leaves = _Leaves(tensors)
         self._hooks = HooksBefore(tensors)
         self._outside = self._outside or bool(self._leaves)
@@ -287,7 +292,7 @@ class Watch:
     def add_arguments(
         self, arguments: Arguments, used: Collection[int], updated: Mapping[int, Buffer]
     ) -> None:
-        """Notes which memory from outside is `used`, and which of all memory is `updated`."""
+        """Notes the memory from outside that is `used`, and all memory that is `updated`."""
         self._used = frozenset(used)
         self._updated = self._used & updated.keys()
         for number, buffer in enumerate(arguments.buffers):
@@ -299,9 +304,10 @@ class Watch:
                 self._unshared.append(number)
 
     def overlaps(self, buffers: Sequence[Buffer]) -> bool:
-        """Whether an argument is in memory from outside, and a write or a gradient makes it matter.
+        """True if an argument is in memory from outside, and a write or a gradient makes it matter.
 
-        In the captured call it was in memory of its own. Gradients may be missing, at the end.
+        In the captured call it was in memory of its own. The gradients at the end of `buffers` may
+        be missing.
         """
         if not self._used:
             return False
@@ -311,7 +317,7 @@ class Watch:
         )
 
     def writes_arguments(self) -> bool:
-        """Whether the replay writes to any of its arguments."""
+        """True if the replay writes to any of its arguments."""
         return bool(self._written)
 
     def written(self, buffers: Sequence[Buffer]) -> list[Buffer]:
@@ -321,7 +327,7 @@ class Watch:
     # -- before each replay ------------------------------------------------------------------------
 
     def problem(self, tensors: Sequence[Tensor], buffers: Sequence[Buffer]) -> str | None:
-        """What makes the next replay with these arguments wrong; None if nothing does."""
+        """The reason why a replay with these arguments would be wrong; None if all guards hold."""
         for number in self._written:
             if buffers[number].exports:
                 return "an array shares the memory of an argument that the function writes"

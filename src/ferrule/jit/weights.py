@@ -1,8 +1,8 @@
-"""Weights that no replay writes to, kept in the layout that kernels read.
+"""Packed copies of constant weights, in the layout that kernels read.
 
-A product copies its right operand into packed panels, a convolution its filters. Where that operand
-is memory from outside the captured function that the function does not write to, the copy is made
-once, beside the weight, and kept until somebody else writes to that.
+A matrix product copies its right operand into packed panels, a convolution its filters. If that
+operand is from outside the captured function, and the function does not write to it, the copy is
+made once and kept until other code writes to the weight.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from ferrule.expr import Variable
 from ferrule.jit.batch import Batch
 from ferrule.packing import PackedCopy, PackedForm, Request, packed_forms
 
-LEAST_OPERATIONS = 1 << 20  # of a kernel: less takes a few microseconds
+LEAST_OPERATIONS = 1 << 20  # operations of a kernel; a smaller one takes only a few microseconds
 
 
 @final
@@ -31,10 +31,10 @@ class _Panels:
         self.weight = weight
         self.packed = Buffer(weight.device, copy.size, copy.dtype)
         self._filled: int | None = None
-        """The version of the weight that the copy is of."""
+        """The version of the weight that was copied."""
 
     def update(self, version: int | None) -> None:
-        """Makes the copy anew, unless it is of that version already."""
+        """Copies the weight, unless the copy is of that version already."""
         if self._filled != version:
             self.copy.runner([self.packed, self.weight], {})
             self._filled = version
@@ -44,7 +44,7 @@ _panels: WeakValueDictionary[tuple[object, ...], _Panels] = WeakValueDictionary(
 
 
 def _panels_of(item: JitItem, copy: PackedCopy) -> _Panels:
-    """The copy of an item's weight; there is one for each part of memory and each layout."""
+    """The copy of an item's weight; each slice of memory has one copy for each layout."""
     weight = item.rawbufs[copy.source]
     assert weight is not None
     place = weight.base.serial, weight.byte_offset, weight.nbytes
@@ -59,8 +59,8 @@ def _panels_of(item: JitItem, copy: PackedCopy) -> _Panels:
 class PackedWeights:
     """A captured function's items, with weights read from packed copies.
 
-    The copies are made when a replay finds all weights as the one before did: a function whose
-    weights change all the time gains nothing by copies.
+    The copies are made when a replay finds all weights unchanged since the last one: a function
+    whose weights change all the time gains nothing by copies.
     """
 
     def __init__(self, batch: Batch, panels: Sequence[_Panels]) -> None:
@@ -68,9 +68,9 @@ class PackedWeights:
         self._panels = panels
         self._weights = [panel.weight.base for panel in panels]
         self._seen = self._versions()
-        """The versions of the weights at the last look."""
+        """The versions of the weights at the last check."""
         self._ready: list[int | None] | None = None
-        """Those that the copies were last found, or made, to be of."""
+        """The versions of the weights that the copies were made of."""
 
     @staticmethod
     def of(
@@ -81,7 +81,7 @@ class PackedWeights:
     ) -> PackedWeights | None:
         """The items with packed copies of `constants` (memory by serial number).
 
-        None where that would gain too little, or there is no memory for it.
+        None if that would gain too little, or if there is not enough memory.
         """
         given = {buffer.base.serial for buffer in inputs}
         shared = {serial for serial, memory in constants.items() if memory.version is None}
@@ -103,8 +103,10 @@ class PackedWeights:
         return PackedWeights(Batch(packed, inputs, var_vals), panels) if panels else None
 
     def are_ready(self) -> bool:
-        """Whether the packed copies are those of the weights as they are now; they are made if the
-        weights have not changed since the last call."""
+        """True if the packed copies are up to date.
+
+        Copies the weights if they have not changed since the last call.
+        """
         versions = self._versions()
         if versions == self._ready:
             return True
