@@ -53,4 +53,4 @@ def alone(cells: Collection[int]) -> Iterator[None]:
 
 
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_used.clear)  # the other threads are not there
+    os.register_at_fork(after_in_child=_used.clear)  # a child has no other threads

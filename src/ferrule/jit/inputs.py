@@ -347,7 +347,7 @@ def _add_tensor(tensor: Tensor, arguments: Arguments, parts: list[Any]) -> None:
     parts.append((shape, node.dtype, node.device, chain, tape, copied, buffer.nbytes))
     arguments.tensors.append(tensor)
     arguments.buffers.append(buffer)
-    # A backward pass inside adds to the gradient that is there.
+    # A backward pass in the function adds to an existing gradient.
     if tensor._grad is None:
         parts.append(None)
     else:

@@ -296,7 +296,7 @@ class _Walk:
             return
         if all(
             function is not root for root in self._roots
-        ):  # tools that reload modules replace it
+        ):  # tools that reload modules replace the code
             code = functools.partial(getattr, function, "__code__")
             self.numbers.append(_Number(f"the code of {function.__name__}", code))
         named, loaded = names_of(function.__code__)
@@ -311,7 +311,7 @@ class _Walk:
         self._offer_all(vars(function))
         names, wanted = self._waiting.keys(), loaded.everything() | loaded.stored
         if _package_of(function) not in self._packages:
-            loaded = replace(loaded, unknown=False)  # a library's code finds its own
+            loaded = replace(loaded, unknown=False)  # a library computes its own names only
         is_first = loaded.unknown and not self.names.unknown
         self.names |= loaded
         for name in list(names) if is_first else wanted & names:
@@ -322,7 +322,7 @@ class _Walk:
         for base in kind.__mro__:
             for name, child in [] if is_of_python(base) else items(vars(base)):
                 if not name.startswith("__"):
-                    for holder in dict.fromkeys((base, kind)):  # which may get one of its own
+                    for holder in dict.fromkeys((base, kind)):  # the subclass may get its own
                         self._offer(class_place(holder, name, child), child)
                 elif name not in _NOT_CALLED and not _is_generated(child):
                     self._stack.append(child)
@@ -369,12 +369,12 @@ class _Walk:
             self._waiting.setdefault(place.key, []).append((place, child))
 
     def _take(self, place: Place, child: Any) -> None:
-        if not place.fixed and place.get() is MISSING:  # the child is the class's
+        if not place.fixed and place.get() is MISSING:  # the child belongs to the class
             self.numbers.append(_Number(str(place.key), _getter(place)))
             return
         if isinstance(child, Tensor):
             self.tensors += [] if place.fixed else [place]
-            if isinstance(place.holder, type):  # another class may come to hide it
+            if isinstance(place.holder, type):  # a subclass may later hide it
                 self.steps.append((place, child))
             return
         if not is_plain(child):
@@ -414,7 +414,7 @@ def _sets(value: Any) -> bool:
 
 def _may_read(names: Names, name: str, value: Any) -> bool:
     """True if code that loads these names may depend on a value with that name."""
-    if is_plain(value):  # nobody calls it
+    if is_plain(value):  # it cannot be called
         return name in names.read or (value is None and name in names.stored)
     if isinstance(value, list | dict | set):
         return name in names.read or name in names.called

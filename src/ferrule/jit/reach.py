@@ -193,7 +193,7 @@ class Holders:
         """The nodes whose contents are in each memory or a part of it, by serial number."""
         nodes, cells, storages = _objects()
         for node in nodes:
-            # Another thread may be making one just now.
+            # Another thread may be constructing the node, so the attribute may be missing.
             buffer: Buffer | None = getattr(node, "realized", None)
             if buffer is not None and buffer.base.serial in self.nodes:
                 self.nodes[buffer.base.serial].append(node)
@@ -236,7 +236,7 @@ def memory_of_views(views: Sequence[Tensor]) -> set[int]:
                 known[id(handle)] = known.get(id(handle), 0) + 1
     handle = None
     free = object()
-    own = sys.getrefcount(free) + 1  # and one from `handles`, or from the list of cells
+    own = sys.getrefcount(free) + 1  # plus one from `handles`, or from `cells`
     given = {id(view) for view in views}
     cells = list({id(handle._cell): handle._cell for handle in handles.values()}.values())
     held = {
@@ -280,7 +280,7 @@ def _objects() -> tuple[list[LazyBuffer], list[Cell], list[Storage]]:
     global _mark, _frozen_mark, _frozen
     found = _unfrozen()
     marks = [thing for thing in found if type(thing) is _Mark]
-    if _mark not in marks:  # the program may have frozen all since it was made, or before
+    if _mark not in marks:  # the program has called `gc.freeze` since, or this is the first walk
         _frozen_mark, _frozen = _Mark(), []
         if gc.get_freeze_count():
             gc.unfreeze()
