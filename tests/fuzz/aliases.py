@@ -1,7 +1,8 @@
-"""Programs that read and write a few tensors over and over, by views that overlap.
+"""Programs that read and write a few tensors over and over, through overlapping views.
 
-What a kernel may overwrite, what has to run before it, and what is copied first is decided by such
-statements only, several of them in one schedule. Among all others they are too far apart.
+They test hazards: the memory that a kernel may overwrite, the order of kernels, and the copies made
+before a write. A hazard needs several such statements in one schedule; in general programs these
+are too far apart.
 """
 
 from __future__ import annotations
@@ -221,7 +222,7 @@ class Aliases:
         return f"{start}:{start + count}"
 
     def operand(self, shape: Sequence[int], target: str, exact: bool = False) -> str:
-        """What fits a shape: of the target itself, or of another tensor, perhaps with more done."""
+        """An operand of this shape: a part of the target or of another tensor, or a number."""
         draw = self.draw
         if not exact and draw.chance(0.1):
             return draw.number(self.draw.values[target].dtype)

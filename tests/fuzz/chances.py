@@ -40,7 +40,7 @@ MAKERS: dict[str, Maker] = {
     "randperm.dtype": among('"int32"', '"int64"'),
 }
 WANTED = ("training", "replacement")
-"""What is always given: without it, some methods draw nothing."""
+"""Arguments that are always given: without them, some methods draw nothing."""
 
 
 @dataclass(frozen=True)

@@ -35,10 +35,10 @@ Array = np.ndarray[Any, Any]
 TOLERANCE = {"float64": 1e-11, "float32": 2e-5, "float16": 4e-3, "bfloat16": 3e-2}
 NOISE = {"float64": 1e-15, "float32": 3e-7, "float16": 2e-3, "bfloat16": 1.6e-2}
 CL_BLUR = 5.0
-"""How many times as far as ours OpenCL's functions may be off: up to 16 units, by its standard."""
+"""Factor on the noise for OpenCL: its standard allows functions errors of up to 16 units."""
 COARSE = 0.3
 FLOOR = 3e-7
-"""Of the tensors of a model or an optimiser: gradients that cancel are rounding alone."""
+"""Absolute tolerance for tensors of models and optimisers: their gradients may cancel to noise."""
 SAMPLES = 8
 
 TYPED = tuple(getattr(errors, name) for name in errors.__all__)
@@ -55,7 +55,7 @@ class Finding:
     program: Program
     way: Way | None
     where: str
-    """What findings are told apart by, besides their kind."""
+    """The location that, with the kind, identifies a finding."""
     detail: str
 
     @property
@@ -138,7 +138,7 @@ def check(program: Program, ways: Sequence[Way]) -> Finding | None:
 
 
 impossible: Counter[str] = Counter()
-"""How often ways were not for a program, by their kind; so that none is so always unnoticed."""
+"""Counts of ways that did not apply to a program, by kind: one that never applies is a mistake."""
 
 
 def kind_of(way: Way) -> str:

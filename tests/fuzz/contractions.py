@@ -1,7 +1,7 @@
-"""Programs around products that are large enough for tiles, blocks, and sums over these.
+"""Programs around products that are large enough for tiling, blocking, and sums over the blocks.
 
-A kernel with fewer operations needs none of them, so that small programs never meet what decides
-about them: which sums share a kernel, what is kept in blocks, and how often it is computed.
+Small kernels need none of these, so small programs never test the decisions: the sums that share a
+kernel, the values kept in blocks, and the number of times that each is computed.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class Contractions:
     waiting: list[str] = field(default_factory=list)
     """Statements that belong to the last one."""
     made: int = 0
-    """How many statements were drawn, the first of which is a product."""
+    """The number of statements drawn so far; the first is a product."""
 
     def sources(self) -> None:
         self.draw.fresh((self.draw.choice(SIZES), self.draw.choice(SIZES)), "float32")
@@ -93,10 +93,10 @@ class Contractions:
         return f"{scores}.{between} @ {value}"
 
     def blocks(self) -> str:
-        """What one product makes, and others read along its rows and along its columns.
+        """A product whose result other statements read along its rows and along its columns.
 
-        A kernel keeps such rows in blocks, and adds up beside its own value what reads the columns,
-        unless that needs what it stores.
+        A kernel keeps such rows in blocks. It sums the readers of the columns along with its own
+        value, unless they need the stored result.
         """
         draw = self.draw
         name = f"v{draw.count}"

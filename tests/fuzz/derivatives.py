@@ -1,11 +1,13 @@
-"""Derivatives compared with what they are: differences of values, in float64.
+"""Derivatives compared with finite differences in float64.
 
-Arguments are moved off their round numbers, so that no two of them tie; or they stay there, since
-many rules are other ones for zeros and whole numbers; or they move off and on such that equal ones
-stay equal, which has a derivative where a maximum is one of several elements. Where differences of
-two steps, or to both sides, do not agree, the function has a corner or is ill-conditioned there,
-and nothing is said. Derivatives backwards and forwards are transposes of each other anywhere, and
-finite where differences of finite results are.
+A program is differentiated at one of three kinds of points. Off round numbers no two arguments tie.
+On round numbers many rules differ, as for zeros and integers. At tied points equal arguments move
+together, so that a maximum of several equal elements has a derivative.
+
+If differences of two step sizes, or to both sides, do not agree, the function has a corner there or
+is ill-conditioned, and there is no verdict. Two checks hold anywhere: reverse and forward
+derivatives are transposes of each other, and derivatives are finite where finite results have
+finite differences.
 """
 
 from __future__ import annotations
@@ -39,7 +41,7 @@ WRONG = 1e-4
 TRANSPOSED = 1e-7
 """Relative: by how much derivatives backwards and forwards may differ."""
 CANCELLED = 1e-9
-"""What rounding may leave of terms that cancel, as those of a softmax of large scores do."""
+"""Rounding error left by terms that cancel, as those of a softmax of large scores do."""
 FLOOR = 1e-6
 """Of a value: a derivative below it, such as one that is 0 but for rounding, has its size."""
 LARGEST = 1e3
@@ -82,11 +84,11 @@ class Slopes:
     differences: float | None
     scale: float
     wrong: str = ""
-    """What is wrong with a gradient, whatever the differences are."""
+    """A mistake in a gradient that shows without differences."""
 
 
 def mistake(program: Program, way: Way, forwards: bool = True) -> str | None:
-    """What is wrong with the gradients of a program; None if nothing is, or nothing can be said.
+    """The mistake in the gradients of a program; None if there is none, or no verdict.
 
     Without `forwards`, derivatives forwards are only found where differences do not say enough.
 
@@ -115,7 +117,7 @@ def _is_smooth(program: Program) -> bool:
 
 
 def _kind(program: Program) -> str:
-    """Where a program is differentiated: one of `POINTS`."""
+    """The kind of point at which a program is differentiated: one of `POINTS`."""
     return POINTS[program.seed % len(POINTS)]
 
 
@@ -222,13 +224,13 @@ class Outcome:
     """Of all results of a program."""
 
     defined: bytes
-    """Which elements are finite."""
+    """The mask of finite elements."""
     largest: float
     """The size of a finite element, to which a sum of them is rounded, even if it is small."""
 
 
 class _Places:
-    """Where a program is differentiated: all of its arguments, in float64, off round numbers."""
+    """The point at which a program is differentiated: its arguments, in float64."""
 
     def __init__(self, program: Program, rng: np.random.Generator) -> None:
         self.program = program
@@ -248,9 +250,10 @@ class _Places:
                 self.arrays = [x + 0.1 * np.sin(1.3 * x) for x in self.arrays]
 
     def directions(self, rng: np.random.Generator) -> list[Array]:
-        """Where to go from there: equal elements of all arguments together, if they are tied.
+        """The directions of a step; at tied points equal elements of all arguments move together.
 
-        Sizes of elements, too, or else zeros as well.
+        There, with phase 0, equal absolute values stay equal and zeros stay 0; with phase 1, zeros
+        move as well.
         """
         if self.kind != "tied" or self.has_halves:
             return [rng.uniform(-1, 1, x.shape) for x in self.arrays]
@@ -277,7 +280,7 @@ class _Places:
         return of_wanted
 
     def outcome(self, way: Way, inputs: Sequence[Tensor]) -> Outcome:
-        """What the results are."""
+        """The results of a run, as far as differences need them."""
         with Context(FERRULE_DEVICE="NUMPY"):
             results = [*self.step()(*inputs)]
             if way.mapped:

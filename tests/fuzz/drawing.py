@@ -42,7 +42,7 @@ SPECIAL = (
 
 @dataclass(frozen=True)
 class Limits:
-    """How large programs are."""
+    """The limits on the size of a program."""
 
     statements: int = 11
     elements: int = 200
@@ -73,7 +73,7 @@ class Drawing:
     make: Callable[[Source], Any] | None = None
     special: bool = False
     literals: float = 0.35
-    """How often an operand is a number."""
+    """The probability that an operand is a number."""
     numbers: str = ""
     """If not empty, a list that floats are drawn from."""
     varied: int = 0
@@ -211,7 +211,7 @@ class Drawing:
         return self.choice(["0", "1", "2", "0.5", "-1", "-0.5", "1.5", "3", "-2.0", "0.25"])
 
     def operand(self, x: Tensor, literals: float | None = None) -> str:
-        """What goes with a tensor in an operation of two: a number, or one that broadcasts."""
+        """The second operand for a tensor: a number, or a tensor that broadcasts with it."""
         if self.chance(self.literals if literals is None else literals):
             return self.number(x.dtype)
         fits = [name for name in self.fitting(lambda y: broadcasts(y.shape, x.shape, self))]

@@ -19,7 +19,7 @@ Step = Callable[..., Sequence[Tensor]]
 DERIVATIVES = ("tape", "grad", "vjp", "jvp", "checkpoint")
 """Ways to the same gradients; the empty one is `Tensor.gradient`."""
 INSIDE = ("grad", "vjp", "jvp")
-"""Those that find gradients by a function, so that they go into another transformation."""
+"""The derivatives that are function transformations, so that others can contain them."""
 ORACLES = ("differences", "second")
 """Gradients, and gradients of gradients, compared with differences of what they are of."""
 MOST_COLUMNS = 64

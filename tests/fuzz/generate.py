@@ -52,7 +52,7 @@ STRUCTURAL = sorted(
     )
 )
 DOMAINS = (".sigmoid()", ".tanh()", ".abs()", ".square() + 1")
-"""What brings numbers to where functions are defined: between 0 and 1, -1 and 1, above 0 or 1."""
+"""Calls that map numbers into the domain of functions: (0, 1), (-1, 1), above 0, above 1."""
 VIEWS = (
     *("key", "key", "one", "T", "permute", "reshape", "flip", "pad", "pad", "expand", "expand"),
     *("unfold", "unfold", "diagonal"),
@@ -121,13 +121,13 @@ class Generator:
         self.writes = self.rng.random() < shares.get(focus, 0.3)
 
     def special_statements(self) -> Aliases | Contractions | None:
-        """What draws all statements of programs of some foci."""
+        """The generator of all statements, for the foci that have one of their own."""
         if self.focus == "aliases":
             return Aliases(self.draw, self.new_name)
         return Contractions(self.draw, self.new_name) if self.focus == "contractions" else None
 
     def kind_beyond(self) -> str:
-        """Which statements beyond methods and operators the program has, if any."""
+        """The kind of statements beyond methods and operators in the program, or ""."""
         if self.focus in beyond.KINDS:
             return self.focus
         is_plain = self.special is not None or self.focus.endswith(".py")

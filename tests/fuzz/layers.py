@@ -119,7 +119,7 @@ class Setting:
 
 @dataclass(frozen=True)
 class Operand:
-    """What an input is: its dtype, and its axes, each the name of a setting or of a free size."""
+    """An input: its kind of dtype, and its axes, each the name of a setting or of a free size."""
 
     kind: str
     """"float", "index" or "sign"."""
@@ -136,7 +136,7 @@ class Layer:
     name: str
     settings: tuple[Setting, ...]
     inputs: tuple[str, ...]
-    """Those that are needed."""
+    """The required inputs."""
     others: tuple[tuple[str, str], ...] = ()
     """Names and annotations of tensors that may be given."""
 
@@ -318,7 +318,7 @@ def _candidates(inputs: Sequence[str], settings: Sequence[str]) -> Iterator[Form
 
 
 def _others(name: str, axes: tuple[str, ...], settings: Sequence[str]) -> list[Operand]:
-    """What a further input may be, by its name and the axes of the first."""
+    """The candidates for a further input, from its name and the axes of the first."""
     found = [Operand("float", axes)]
     found += [Operand("float", (*axes[:-1], name)) for name in settings if name not in axes]
     if "target" not in name:

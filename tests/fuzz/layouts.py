@@ -1,7 +1,7 @@
-"""Chains of movements, done to a `View`, to indices, and to an array of NumPy's; none shares code.
+"""Chains of movements, applied to a `View`, to indices and to a NumPy array, without common code.
 
-All ways to run a program read memory through the same views, so that a mistake there is one in all.
-A chain is done in a fraction of the time that a statement takes, since nothing is computed.
+All ways to run a program read memory through the same views, so comparing ways cannot find a
+mistake there. A chain takes a fraction of the time of a statement, since nothing is computed.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class Chain:
         self.shape = tuple(rng.choice([1, 2, 2, 3, 3, 4, 6]) for _ in range(rng.randint(1, 4)))
         self.done: list[str] = []
         self.cut: tuple[Pads, tuple[int, ...]] | None = None
-        """What the last SHRINK cut off at the ends of each axis, and the shape that it left."""
+        """The numbers of elements that the last SHRINK cut off each axis, and the shape left."""
 
     def run(self) -> None:
         """Does a whole chain; raises `WrongLayoutError`."""
@@ -91,7 +91,7 @@ class Chain:
             raise WrongLayoutError(f"{self.shape}: {', '.join(self.done)}: {what}")
 
     def compare(self, view: View, places: Array) -> None:
-        """What a view is, and what it says of itself."""
+        """Compares a view, and the properties that it claims, with the expected places."""
         self.expect(view.shape == places.shape, f"{view} has shape {places.shape}")
         self.expect(np.array_equal(_places(view), places), f"{view} is at {places.tolist()}")
         seen = places[places != HIDDEN]
@@ -280,7 +280,7 @@ class Chain:
 
 
 def _places(view: View) -> Array:
-    """Where the elements of a view are."""
+    """The position of each element of a view in memory."""
     places = np.full(view.shape, view.offset)
     seen = np.ones(view.shape, bool)
     for axis, (stride, (low, high)) in enumerate(zip(view.strides, view.valid_ranges, strict=True)):
@@ -298,7 +298,7 @@ def _moved(source: LazyBuffer, moved: Move) -> LazyBuffer:
 def _indices(
     moved: Move, idx: movement.Index, source: Sequence[int]
 ) -> tuple[movement.Index, Expr]:
-    """Where an index into the result leads, and whether there is anything."""
+    """The source index for an index into the result, and the condition that it is not padding."""
     rule = MOVEMENTS[moved.op].index
     assert rule is not None
     return rule(idx, moved.arg, tuple(source))

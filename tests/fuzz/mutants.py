@@ -63,7 +63,7 @@ for device in ("NUMPY", "CPU"):
 
 @dataclass(frozen=True)
 class Verdict:
-    """What became of a mutant."""
+    """The fate of a mutant."""
 
     killed: bool
     how: str

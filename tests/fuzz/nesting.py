@@ -47,7 +47,7 @@ OUTER = {
     "jacfwd": "jacfwd({f})",
     "checkpoint": "(lambda v: checkpoint({f}, v))",
 }
-"""What is made of a function `f`."""
+"""The transformations of a function `f`."""
 DERIVED = ("gradient", "jvp", "jacrev", "jacfwd")
 
 
@@ -109,7 +109,7 @@ class Nest:
         self.given = np.array(numbers).reshape(shape)
 
     def mistake(self) -> str:
-        """How the two results differ; nothing if they do not."""
+        """The difference of the two results; empty if there is none."""
         with Context(FERRULE_DEVICE="NUMPY"):
             found, expected = (
                 eval(self.text, dict(names))(Tensor(self.given)).numpy()
@@ -126,7 +126,7 @@ class Nest:
 
 
 def finding(seed: int, index: int) -> Finding | None:
-    """What is wrong with a nest that is drawn beside a program, where one is."""
+    """A finding in a nest, which is drawn for a share of the programs; None if there is none."""
     rng = Random(f"nest:{seed}:{index}")
     if rng.random() > SHARE:
         return None

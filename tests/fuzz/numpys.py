@@ -66,7 +66,7 @@ _EXACT: Final = frozenset().union(
 )
 
 compared: Final = Counter[bool]()
-"""How many statements NumPy did, and how many it could not do."""
+"""Counts of the statements that NumPy could do (True) and could not do (False)."""
 
 
 class UnknownError(Exception):
@@ -82,7 +82,7 @@ class NumpyOracle:
 
     def __init__(self) -> None:
         self.written: tuple[str, Array, _Oracle] | None = None
-        """What a statement writes to, and what should be there then."""
+        """The target of a statement that writes, and its expected contents afterwards."""
 
     def before(self, values: Mapping[str, Any], line: str) -> None:
         """Notes what a statement that writes is about to make of its target."""
@@ -127,7 +127,7 @@ class NumpyOracle:
 
 
 def _bound(target: ast.expr, values: Mapping[str, Any]) -> Any:
-    """What a statement gave to its target, which may be several names."""
+    """The value of a statement's target, which may be several names."""
     if isinstance(target, ast.Tuple | ast.List):
         return [_bound(part, values) for part in target.elts]
     return values.get(target.id) if isinstance(target, ast.Name) else None
@@ -149,7 +149,7 @@ def _dtype_asked(call: ast.expr) -> str | None:
 
 
 def _done(work: Callable[[], Any]) -> Any:
-    """What NumPy computes; None where it cannot say what a statement means."""
+    """The result of NumPy; None if it cannot do the statement."""
     try:
         with np.errstate(all="ignore"), warnings.catch_warnings():
             warnings.simplefilter("ignore")
@@ -250,7 +250,7 @@ class _Oracle:
         self.is_one_function = False
         """True for a function of operands as they are, which is right to a few last places."""
         self.most = math.inf
-        """What the narrowest integer among the operands can hold: beyond it a result may wrap."""
+        """The limit of the narrowest integer dtype of the operands: larger results may wrap."""
         self.kinds: set[str] = set()
         """Of the dtypes of operands, as NumPy calls them: "f", "i", "u", "b"."""
         self.may_be_nan = False
@@ -323,7 +323,7 @@ class _Oracle:
         return result
 
     def write(self, statement: ast.stmt, name: str) -> Any:
-        """What the target of `x[key] = y`, `x[key] += y`, `x += y` or `x.add_(y)` becomes."""
+        """The target after `x[key] = y`, `x[key] += y`, `x += y` or `x.add_(y)`."""
         if _overlaps(self.values[name]):
             raise UnknownError
         target = np.array(self.value(ast.Name(name)))
@@ -433,7 +433,7 @@ class _Oracle:
         return iter(PARTS[name](x, wide, *given, **named))
 
     def _made(self, name: str, args: list[ast.expr], words: list[ast.keyword]) -> Any:
-        """What functions give that take no tensor first."""
+        """The result of a function whose first argument is no tensor."""
         self.is_exact = False
         given, named = self._arguments(args, words)
         named.pop("dtype", None)
@@ -444,7 +444,7 @@ class _Oracle:
         return NUMBERS[name](*given, **named)
 
     def _transformed(self, name: str, args: list[ast.expr], words: list[ast.keyword]) -> Any:
-        """What a Fourier transform gives of a tensor."""
+        """The Fourier transform of a tensor."""
         x = self._number(args[0])
         self.is_exact = False
         self.magnitude *= math.sqrt(max(x.size, 1))

@@ -24,7 +24,7 @@ from tests.fuzz.given import NAMES, header
 
 @dataclass(frozen=True)
 class Source:
-    """What a program starts from: its name, and an expression of `rng` that makes it.
+    """A starting value of a program: its name, and an expression of `rng` that makes it.
 
     It is a tensor, a model, or an optimiser of models before it.
     """

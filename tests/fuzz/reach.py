@@ -1,4 +1,4 @@
-"""`python -m tests.fuzz.reach`: measures what of the package random programs alone run.
+"""`python -m tests.fuzz.reach`: measures the coverage of the package by random programs alone.
 
 Programs are run in this process under `coverage`, an extra of development. The report gives for
 each part of the package the lines and branches that ran, and lists what never did: public methods,
@@ -28,7 +28,7 @@ FOCI = ("", "", "views", "gradients", "jit", "threads", "writes", "dtypes")
 
 @dataclass
 class Part:
-    """What ran of the modules of a folder."""
+    """The coverage of the modules of a folder."""
 
     lines: int = 0
     lines_run: int = 0

@@ -1,6 +1,6 @@
-"""Which methods run the code of a module, and which have a rule of derivatives on their way.
+"""The call graph of methods: the modules whose code each one runs, and its derivative rules.
 
-Both are read off the code: what a function calls by name is followed, wherever it is written.
+Both are read off the code, by following the names in each function.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class Ruled:
 
     @property
     def size(self) -> float:
-        """How much may be wrong: a rule of many branches has to be met more often."""
+        """The weight of a rule: one with many branches has to be tested more often."""
         size: float = len(self.rule.reverse.__code__.co_code) ** 0.6
         return size
 
@@ -106,7 +106,7 @@ def _reached(method: Method) -> Reached:
 
 
 def _named_in(function: Any) -> Iterator[Any]:
-    """What a function refers to: other functions, rules, classes, and those it was made with."""
+    """The objects that a function names (functions, rules, classes), and those in its closure."""
     for cell in function.__closure__ or ():
         yield cell.cell_contents
     names = [*_names_in(function.__code__)]
@@ -121,7 +121,7 @@ def _named_in(function: Any) -> Iterator[Any]:
 
 
 def _parts_of(module: ModuleType, names: Sequence[str]) -> Iterator[Any]:
-    """Those parts of a module that are named as well."""
+    """The contents of a module that are among these names."""
     for name in names:
         if name in vars(module):
             yield vars(module)[name]

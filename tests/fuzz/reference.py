@@ -1,8 +1,8 @@
-"""What a program means: each statement done and computed at once, on NUMPY, and how exact that is.
+"""The reference: each statement of a program is computed at once, on NUMPY, with its exactness.
 
-A value is exact if all its elements are small multiples of a power of two, and what made them can
-only have met such numbers: then every order of evaluation has the same bits. Other values are
-compared within a tolerance, and the doubtful ones with evaluations in float64 that have noise.
+A value is exact if all its elements, and all numbers that it was computed from, are small multiples
+of a power of two: then every order of evaluation gives the same bits. Other values are compared
+within a tolerance, and doubtful ones with noisy evaluations in float64.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ class UndefinedError(Exception):
 
 @dataclass(frozen=True)
 class Known:
-    """How exact a value is."""
+    """The exactness of a value."""
 
     exact: bool
     grain: int
@@ -115,7 +115,7 @@ def is_float(array: Array) -> bool:
 
 
 def _known(value: Any, exact: bool = True) -> Known:
-    """How exact a tensor is, or all tensors of a model or an optimiser."""
+    """The exactness of a tensor, or of all tensors of a model or an optimiser."""
     parts = [Known.of(x.detach().numpy(), exact) for x in tensors_of(value).values()]
     return Known(
         all(part.exact for part in parts) and exact,
@@ -306,7 +306,7 @@ def _may_give_integers(line: str, values: dict[str, Any], operands: Sequence[str
 
 @dataclass
 class Outcome:
-    """What can be seen of a run: for each call its results, gradients, and the state after it."""
+    """The outcome of a run: the results, the gradients and the final state of each call."""
 
     calls: list[list[Array]] = field(default_factory=list)
     states: list[str] = field(default_factory=list)
@@ -331,7 +331,7 @@ class Outcome:
 
 
 def to_array(tensor: Tensor, handed: bool = False) -> Array:
-    """What a tensor has in it; `handed` is an array in its memory, which keeps its contents."""
+    """The contents of a tensor: a copy, or with `handed` an array in the tensor's own memory."""
     array = tensor.detach().numpy(copy=not handed)
     fixed = all(isinstance(size, int) for size in tensor.shape)
     same = array.shape == tensor.shape or not fixed
@@ -404,7 +404,7 @@ def evaluate(
     shorten: bool = False,
     oracle: Oracle | None = None,
 ) -> Expected:
-    """What the program means, on NUMPY.
+    """The expected outcome of a program, computed on NUMPY.
 
     With `shorten`, calls after the first that fail or are undefined end the program silently.
     """

@@ -1,9 +1,9 @@
-"""Programs that are kept: each is run in several ways, and its numbers are those written beside it.
+"""Regression tests: kept programs are run in several ways and compared with known numbers.
 
-A file of `corpus/` is what a finding was printed as, or was written by hand in the same form; the
-file `.out` beside it has the numbers that NUMPY gives for its statements one by one, which a
-reader has checked. `python -m tests.fuzz.replay FILE...` runs programs in these ways, and prints
-what is wrong with them; with `--write`, it writes their numbers down.
+A file of `corpus/` is the printed program of a finding, or was written by hand in the same form.
+The `.out` file beside it has the numbers that NUMPY gives for its statements one by one; a reader
+has checked them. `python -m tests.fuzz.replay FILE...` runs programs in these ways and prints what
+is wrong with them; with `--write`, it writes their numbers down.
 """
 
 from __future__ import annotations
@@ -42,13 +42,13 @@ def ways(program: Program) -> list[Way]:
 
 
 def replay(path: Path) -> Finding | None:
-    """What is wrong with a kept program; None if all ways agree."""
+    """The finding in a kept program; None if all ways agree."""
     program = read_program(path.read_text())
     return check(program, ways(program))
 
 
 def numbers(path: Path) -> str:
-    """What a program gives, as text: results, gradients and states of each call."""
+    """The outcome of a program as text: results, gradients and states of each call."""
     program = read_program(path.read_text())
     expected = evaluate(program)
     lines = []

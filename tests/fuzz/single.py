@@ -1,7 +1,8 @@
 """Programs of one statement, whose derivatives are compared with differences.
 
-In a whole program corners, and what is not defined, hide most rules. Here each rule is as likely as
-its length says, on small tensors of few numbers, so that several axes, zeros and ties are common.
+In a whole program, corners and undefined values hide most rules. Here the probability of each rule
+follows from its length, and tensors are small with few different numbers, so that several axes,
+zeros and ties are common.
 """
 
 from __future__ import annotations
@@ -29,9 +30,9 @@ TRIES = 6
 RULE_TRIES = 12
 """At drawing a call with a certain rule."""
 FORWARDS = 0.15
-"""How often derivatives are found forwards, too."""
+"""The probability that forward derivatives are checked too."""
 SECOND = 0.3
-"""How often it is the gradient that is differentiated."""
+"""The probability that the gradient itself is differentiated."""
 SECOND_IN_FOCUS = 0.5
 """The same with a focus on a file: rules have other ways where their own results are recorded."""
 LIMITS = Limits(elements=40, most=200)
@@ -41,9 +42,9 @@ NUMBERS = (
     *("[-1.0, 0.0, 1.0, 2.0]", "[-1.0, 0.0, 1.0, 2.0]", "[0.0, 0.5, 2.0]"),
     *("[-0.5, 0.25, 0.75]", "[0.25, 0.5, 0.75]", "[1.5, 2.0, 3.0]", ""),
 )
-"""What tensors are of; "" leaves it to `Drawing`."""
+"""The lists of numbers that tensors are drawn from; "" leaves it to `Drawing`."""
 ONE_SOURCE = 0.3
-"""How often one of several operands is left out of what is differentiated by."""
+"""The probability that derivatives leave out one of several operands."""
 PRIMITIVE = (
     *("maximum", "minimum", "fmax", "fmin", "fmod", "fmod", "max", "max", "min", "amax", "amin"),
     *("prod", "prod", "prod", "sum", "mean", "where", "clamp", "lerp", "addcmul", "div"),
@@ -197,7 +198,7 @@ class Single(Generator):
         return self.rng.choice([self.write, self.write, self.update, self.in_place])()
 
     def target(self) -> str:
-        """What is written to: the copy of a source, as those are leaves."""
+        """The target of a write: the copy of a source, because sources are leaves."""
         (name,) = assigned(self.copied)
         return name
 

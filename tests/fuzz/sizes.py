@@ -1,4 +1,4 @@
-"""Arguments of which a size is a `Variable` that is bound to it, instead of a number."""
+"""Arguments with a bound `Variable` as a size, instead of a number."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ class NoSizeError(ShapeError):
 
 
 class Sizes:
-    """Which size becomes a variable, for all calls of a program.
+    """The size that becomes a variable, for all calls of a program.
 
-    All axes that have it in the first call, in any argument, are of variable size together, so that
-    they go on fitting one another; in later calls they may have another.
+    All axes with this size in the first call, in any argument, become variable together, so that
+    they still fit one another. In later calls they may have another size.
     """
 
     def __init__(self, calls: Sequence[Sequence[Tensor]], seed: int) -> None:

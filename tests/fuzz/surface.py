@@ -1,6 +1,6 @@
-"""What programs may call: found in the public surface, with makers for arguments by their names.
+"""Methods that programs may call, found in the public surface, with makers of arguments by name.
 
-A method that is added to `Tensor` is fuzzed as soon as its parameters have usual names: `axis`,
+A method added to `Tensor` is fuzzed as soon as its parameters have usual names: `axis`,
 `keepdim`, `other`, ... `tests/fuzz/test_surface.py` holds which methods no program calls, and why.
 """
 

@@ -1,4 +1,4 @@
-"""Tests that what is public beside `Tensor` is fuzzed, or named with a reason."""
+"""Tests that every public name outside of `Tensor` is fuzzed, or is listed with a reason."""
 
 from __future__ import annotations
 

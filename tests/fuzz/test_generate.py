@@ -1,4 +1,4 @@
-"""What the generator draws: programs that meet what single statements do not."""
+"""Tests of the generator: its programs test combinations that single statements cannot."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tests of what measures the machine: mutations are made, found or survive, and are taken back."""
+"""Tests of the mutation tester: mutations are applied, killed or survive, and are undone."""
 
 import ast
 from collections import Counter

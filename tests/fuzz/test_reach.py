@@ -1,4 +1,4 @@
-"""Tests of what measures the reach of programs."""
+"""Tests of the measurement of coverage by random programs."""
 
 import ast
 import runpy

@@ -1,4 +1,4 @@
-"""Tests that what is public is fuzzed: a method is called by programs, or named with a reason."""
+"""Tests that every public method is called by programs, or is listed with a reason why not."""
 
 import inspect
 

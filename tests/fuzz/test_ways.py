@@ -68,7 +68,7 @@ EXAMPLES = {
 
 
 def found(program: Program, way: Way) -> Finding | None:
-    """What is wrong; unlike `check`, this raises if the way is not for the program."""
+    """The finding, or None; unlike `check`, this raises if the way does not apply."""
     return check_way(program, way, evaluate(program))
 
 

@@ -24,7 +24,7 @@ LEFT_OUT = {
     "ReduceLROnPlateau": "takes a measure at each step",
 }
 ALWAYS = ("lr", "eps", "step_sizes")
-"""What is given though there is a default: with a small `eps`, rounding decides about a step."""
+"""Settings that are given despite a default: with a small `eps`, rounding decides about a step."""
 LOSSES = (".sum()", ".mean()", ".square().mean()", ".sigmoid().sum()", ".tanh().square().sum()")
 CLIPS = ("nn.utils.clip_grad_norm_(p, 0.5)", "nn.utils.clip_grad_value_(p, 0.25)")
 

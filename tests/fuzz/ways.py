@@ -25,7 +25,7 @@ Array = np.ndarray[Any, Any]
 
 @dataclass(frozen=True)
 class Way:
-    """How to run a program. The defaults are plain: fused, eager, on NUMPY."""
+    """A way to run a program. The defaults are plain: fused, eager, on NUMPY."""
 
     device: str = "NUMPY"
     cuts: tuple[tuple[int, str], ...] = ()
@@ -41,11 +41,11 @@ class Way:
     layout: int = 0
     """If not 0, the seed of how arguments lie in memory."""
     beside: int = 0
-    """How many other Python threads run the same program at the same time."""
+    """The number of other Python threads that run the same program at the same time."""
     skipped: str = ""
     """Optimisations that the scheduler leaves out, with commas between them."""
     derivative: str = ""
-    """How gradients are found: one of `DERIVATIVES`."""
+    """The way to find gradients: one of `DERIVATIVES`."""
     split: int = 0
     """If not 0, the statement at which the function becomes two, each captured if `jit` says so."""
     mapped: bool = False

@@ -46,12 +46,12 @@ sooner where half of `MOST_MEMORY` is reserved."""
 MOST_MEMORY = 3 << 30
 SHRINKING = 60.0
 CL_PATIENCE = 5.0
-"""How many times as long a program may take for each of its ways on CL, which compiles slowly."""
+"""Extra time for each way on CL, which compiles slowly, as a multiple of the time limit."""
 
 
 @dataclass(frozen=True)
 class Job:
-    """Which programs to run."""
+    """The programs to run, and their settings."""
 
     seed: int
     size: str = "small"
@@ -68,7 +68,7 @@ class Job:
 
 @dataclass
 class Report:
-    """What came of one program."""
+    """The report on one program."""
 
     index: int
     finding: Finding | None = None
@@ -298,7 +298,7 @@ def _drawn_text(job: Job, index: int) -> tuple[Program, list[Way]] | None:
 
 
 def isolated(function: Any, *arguments: Any, seconds: float = SECONDS_EACH) -> Any:
-    """What a function returns in a process of its own; None if that crashes or takes too long."""
+    """The result of a function in its own process; None if that crashes or takes too long."""
     context = multiprocessing.get_context("fork")
     receive, send = context.Pipe(False)
 
