@@ -57,7 +57,7 @@ class Before:
             self.stand_ins.get(tensor, tensor): number
             for number, tensor in enumerate(arguments.tensors)
         }
-        """The inputs, both arguments and found ones, and their numbers."""
+        """The inputs, given and found, and their numbers; stand-ins replace their arguments."""
         self.constants = [
             (weakref.ref(tensor), tensor._cell.value.node.serial)
             for tensor in tensors
@@ -81,7 +81,7 @@ class Before:
         """The version of each stand-in before the call, by the tensor that it stands for."""
 
     def _renew_memory(self, reached: Sequence[Tensor], writes: bool) -> None:
-        """Gives all memory new nodes, to tell the function's copies from those of before the call.
+        """Gives memory new nodes, to tell copies that the function makes from those it finds.
 
         The base of a view that was read stays as it is: the view may have been computed into
         memory of its own. Arguments come first: a tensor that shares memory with an argument, such

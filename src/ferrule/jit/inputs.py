@@ -355,7 +355,10 @@ def _add_tensor(tensor: Tensor, arguments: Arguments, parts: list[Any]) -> None:
 
 
 def _add_aliases(arguments: Arguments, parts: list[Any]) -> None:
-    """Adds the aliases among the tensors, and tells views from copy-on-write copies."""
+    """Adds the aliases among the tensors to the signature.
+
+    Views of one tensor share a cell; copy-on-write copies share memory, but no cell.
+    """
     if len(arguments.buffers) > 1:
         first: dict[int, int] = {}
         first_of_cell: dict[Cell, int] = {}
