@@ -9,10 +9,10 @@ from dataclasses import asdict
 
 from limits import Bandwidth, Limits
 
-from ferrule.buffer import Buffer
 from ferrule.device import Device
 from ferrule.dtype import dtypes
-from ferrule.runtime.cuda_driver import open_gpu
+from ferrule.ir.buffer import Buffer
+from ferrule.runtime.cuda.driver import open_gpu
 
 COPIED = 1 << 30
 RUNS = 10

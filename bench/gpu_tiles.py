@@ -1,4 +1,5 @@
-"""Times the tiles of a GPU's contractions, to compare with what `codegen/grid/cost.py` estimates.
+"""Times the tiles of a GPU's contractions, to compare with what `codegen/schedules/gpu/cost.py`
+estimates.
 
 gpu_tiles.py OUTPUT.json [NAME ...]     on a GPU; all kernels are compiled first, in parallel
 gpu_tiles.py OUTPUT.json --compile      for an H100, without one: what compiles, and its registers
@@ -21,20 +22,20 @@ from typing import Any
 import numpy as np
 
 from ferrule import Device, Tensor
-from ferrule.buffer import Buffer
-from ferrule.codegen.grid import chains, cost
-from ferrule.codegen.grid import tile as tiles
 from ferrule.codegen.linearizer import Linearizer
 from ferrule.codegen.lower import lower
 from ferrule.codegen.plan import Plan
+from ferrule.codegen.schedules.gpu import chains, cost
+from ferrule.codegen.schedules.gpu import tile as tiles
 from ferrule.codegen.search import slot_sizes
+from ferrule.ir.buffer import Buffer
+from ferrule.ir.target import Target
 from ferrule.ops import LazyOp
-from ferrule.renderer.cstyle import cuda_renderer
-from ferrule.runtime.cuda_compiler import _FLAGS, NVRTC, _resources
-from ferrule.runtime.cuda_driver import bindings, check, gpu_target, open_gpu
-from ferrule.runtime.cuda_program import CUDAProgram
+from ferrule.renderer.c.style import cuda_renderer
+from ferrule.runtime.cuda.compiler import _FLAGS, NVRTC, _resources
+from ferrule.runtime.cuda.driver import bindings, check, gpu_target, open_gpu
+from ferrule.runtime.cuda.program import CUDAProgram
 from ferrule.schedule import create_schedule
-from ferrule.target import Target
 
 BEST, OTHERS = 24, 24
 """How many tiles of a shape are timed: those with the least estimates, and some of the rest."""

@@ -15,6 +15,7 @@ import shutil
 import sys
 from collections.abc import Iterator
 from functools import partial
+from itertools import chain
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -64,6 +65,7 @@ NAV: dict[str, list[str]] = {
         "docs/adding-an-op.md",
         "docs/design/*.md",
     ],
+    "Rooms": ["docs/rooms/*.md"],
     "Decisions": ["docs/decisions/index.md", "docs/decisions/*.md"],
     "Project": ["CONTRIBUTING.md", "CHANGELOG.md", "SECURITY.md"],
 }
@@ -91,13 +93,16 @@ def fenced(text: str, language: str = "text") -> str:
 
 def place_of(path: Path) -> str:
     """Where something is on the site: programs are pages, and a folder's page is its index."""
-    place = path.relative_to(ROOT).as_posix().replace("README.md", "index.md")
+    place = path.relative_to(ROOT).as_posix()
+    place = re.sub(r"^src/ferrule/(\w+)/README\.md$", r"docs/rooms/\1.md", place)
+    place = place.replace("README.md", "index.md")
     return re.sub(r"^(examples/\w+|docs/tour)\.py$", r"\1.md", place)
 
 
 def repository_pages() -> Iterator[tuple[str, str]]:
     """All pages that are written by hand, but for the list of names; copies files they link to."""
-    for path in [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), *ROOT.glob("examples/*.md")]:
+    folders = [ROOT.glob("*.md"), ROOT.glob("docs/**/*.md"), ROOT.glob("examples/*.md")]
+    for path in chain(*folders, ROOT.glob("src/ferrule/*/README.md")):
         if path != ROOT / "docs" / "api.md":
             text = re.sub(r"(?<=\]\()([^)#:\s]+)", partial(linked, path), path.read_text())
             yield place_of(path), text

@@ -17,7 +17,7 @@ from ferrule.codegen.linearizer import Linearizer
 from ferrule.codegen.lower import lower
 from ferrule.codegen.opt import Opt
 from ferrule.device import Compiled
-from ferrule.lazy import LazyBuffer
+from ferrule.ir.lazy import LazyBuffer
 from ferrule.ops import ScheduleItem
 from ferrule.schedule import create_schedule
 

@@ -10,7 +10,7 @@ import numpy as np
 from ferrule.codegen.interpret import interpret
 from ferrule.codegen.linearizer import Linearizer
 from ferrule.codegen.opt import Opt
-from ferrule.target import Target, detect_cpu
+from ferrule.ir.target import Target, detect_cpu
 from tests.kernels import Case, make_inputs
 
 GRID = replace(

@@ -13,8 +13,8 @@ import pytest
 
 from ferrule.codegen.interpret import extent
 from ferrule.codegen.uops import UOp, UOps
-from ferrule.renderer.cdialect import CUDA, OPENCL, symbol
-from ferrule.renderer.cstyle import cuda_renderer, opencl_renderer
+from ferrule.renderer.c.dialect import CUDA, OPENCL, symbol
+from ferrule.renderer.c.style import cuda_renderer, opencl_renderer
 from tests import gpus
 from tests.programs import Array
 

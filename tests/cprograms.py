@@ -15,8 +15,8 @@ import pytest
 
 from ferrule.codegen.interpret import extent, interpret
 from ferrule.codegen.uops import UOp
-from ferrule.renderer.cdialect import C, symbol
-from ferrule.renderer.cstyle import CStyleRenderer
+from ferrule.renderer.c.dialect import C, symbol
+from ferrule.renderer.c.style import CStyleRenderer
 from tests.programs import HOST, Array, bits
 
 COMPILER = shutil.which("gcc") or shutil.which("clang") or shutil.which("cc")

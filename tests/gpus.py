@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from ferrule.runtime.cuda_compiler import NVRTC
-from ferrule.runtime.cuda_driver import gpu_target
-from ferrule.target import Target, detect_cpu
+from ferrule.ir.target import Target, detect_cpu
+from ferrule.runtime.cuda.compiler import NVRTC
+from ferrule.runtime.cuda.driver import gpu_target
 
 ARCHITECTURES = ("sm_80", "sm_90a")
 GPU = replace(

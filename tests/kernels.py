@@ -10,7 +10,8 @@ import numpy as np
 
 from ferrule.codegen.intrinsics import MatrixIntrinsic
 from ferrule.dtype import DType, dtypes
-from ferrule.expr import sint
+from ferrule.ir.expr import sint
+from ferrule.ir.shape.shapetracker import ShapeTracker
 from ferrule.ops import (
     BinaryOps,
     BufferOps,
@@ -21,7 +22,6 @@ from ferrule.ops import (
     TernaryOps,
     UnaryOps,
 )
-from ferrule.shape.shapetracker import ShapeTracker
 
 Array = np.ndarray
 LOG2_E = 1.4426950408889634

@@ -5,12 +5,12 @@ from typing import Any
 
 import pytest
 
-import ferrule.schedule
+import ferrule.fusion
+from ferrule.engine.realize import Runners, prepare
+from ferrule.fusion import _recipes
+from ferrule.fusion.dynamic.changing import _forms
+from ferrule.fusion.dynamic.lengths import _families
 from ferrule.ops import LazyOp
-from ferrule.realize import Runners, prepare
-from ferrule.schedule import _recipes
-from ferrule.schedule.changing import _forms
-from ferrule.schedule.lengths import _families
 
 
 class Work:
@@ -20,7 +20,7 @@ class Work:
         self.forget()
         self.plans = 0
         self.kernels: set[Any] = set()
-        plan = ferrule.schedule._plan
+        plan = ferrule.fusion._plan
 
         def planned(*args: Any) -> Any:
             self.plans += 1
@@ -30,8 +30,8 @@ class Work:
             self.kernels.update(*kernels.values())
             return prepare(kernels)
 
-        monkeypatch.setattr("ferrule.schedule._plan", planned)
-        monkeypatch.setattr("ferrule.realize.prepare", prepared)
+        monkeypatch.setattr("ferrule.fusion._plan", planned)
+        monkeypatch.setattr("ferrule.engine.realize.prepare", prepared)
 
     @staticmethod
     def forget() -> None:

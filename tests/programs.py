@@ -12,10 +12,10 @@ import numpy as np
 from ferrule.codegen.interpret import extent, interpret
 from ferrule.codegen.uops import UOp, UOps
 from ferrule.dtype import DType, dtypes
-from ferrule.expr import COMPARISONS, Expr, ExprOp, toposort
-from ferrule.renderer.llvmir import LLVMRenderer
-from ferrule.runtime.llvm import CPUCompiler, load_object
-from ferrule.target import Target, detect_cpu
+from ferrule.ir.expr import COMPARISONS, Expr, ExprOp, toposort
+from ferrule.ir.target import Target, detect_cpu
+from ferrule.renderer.llvm.ir import LLVMRenderer
+from ferrule.runtime.cpu.llvm import CPUCompiler, load_object
 
 Array = np.ndarray[Any, Any]
 I64 = dtypes.int64

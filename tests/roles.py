@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ferrule.codegen.kernel import Kernel, Kind, Loop, Nest
-from ferrule.expr import Expr, ExprOp
+from ferrule.ir.expr import Expr, ExprOp
 
 
 def the_output(kernel: Kernel) -> Nest:

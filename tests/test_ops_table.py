@@ -8,11 +8,12 @@ from typing import Any
 
 import pytest
 
-from ferrule import opkinds
+from ferrule.autograd.rules import RULES
 from ferrule.codegen.elementwise import LOWERED
 from ferrule.codegen.kernel import MONOIDS
-from ferrule.gradient.rules import RULES
-from ferrule.opkinds import ELEMENTWISE, FORMS, MOVEMENTS, OPS, REDUCED, Takes
+from ferrule.ir import op_table
+from ferrule.ir.op_table import ELEMENTWISE, FORMS, MOVEMENTS, OPS, REDUCED, Takes
+from ferrule.ir.shape.movement import Form
 from ferrule.ops import (
     BinaryOps,
     BufferOps,
@@ -25,7 +26,6 @@ from ferrule.ops import (
     UnaryOps,
 )
 from ferrule.runtime.numpy import FUNCTIONS
-from ferrule.shape.movement import Form
 
 COMPUTING: list[Op] = [*UnaryOps, *BinaryOps, *TernaryOps]
 IN_KERNELS: list[Op] = [*COMPUTING, *ReduceOps, *MovementOps, *BufferOps]
@@ -62,7 +62,7 @@ def _is_batched(form: Form) -> bool:
 def interpretations() -> dict[str, Interpretation]:
     """All of them, with the rules that there are now."""
     found = [
-        Interpretation("shapes and dtypes", "opkinds.py", IN_KERNELS, OPS),
+        Interpretation("shapes and dtypes", "ir/op_table.py", IN_KERNELS, OPS),
         Interpretation(
             "lowering to scalars",
             "codegen/elementwise.py",
@@ -72,21 +72,21 @@ def interpretations() -> dict[str, Interpretation]:
         ),
         Interpretation(
             "loops that combine values",
-            "opkinds.py",
+            "ir/op_table.py",
             [*ReduceOps],
             [op for op, row in REDUCED.items() if row.name in MONOIDS],
             {ReduceOps.SCATTER: "is only ever the root of a kernel, which codegen/lower.py makes"},
         ),
         Interpretation(
             "indices",
-            "shape/movement.py",
+            "ir/shape/movement.py",
             [*MovementOps],
             [op for op, row in MOVEMENTS.items() if row.index is not None],
             {MovementOps.GATHER: "has an index that another operand gives"},
         ),
         Interpretation(
             "derivatives",
-            "gradient/rules.py",
+            "autograd/rules.py",
             ON_TAPES,
             RULES,
             {
@@ -102,7 +102,7 @@ def interpretations() -> dict[str, Interpretation]:
         ),
         Interpretation(
             "mapping over an axis",
-            "shape/movement.py",
+            "ir/shape/movement.py",
             [ReduceOps.SCATTER, *MovementOps],
             [op for op, form in FORMS.items() if op not in REDUCED and _is_batched(form)],
         ),
@@ -155,9 +155,9 @@ def test_a_missing_rule_is_named(name: str, monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_each_reduce_and_scatter_combines_in_one_way() -> None:
-    rows = opkinds.COMBINATIONS.values()
+    rows = op_table.COMBINATIONS.values()
     assert {row.reduce for row in rows} - {None} == set(ReduceOps) - {ReduceOps.SCATTER}
-    assert len(opkinds.SCATTERED) == len({row.scatter for row in rows} - {None})
+    assert len(op_table.SCATTERED) == len({row.scatter for row in rows} - {None})
     for row in rows:
-        assert row.bools is None or opkinds.COMBINATIONS[row.bools].expr is not None
+        assert row.bools is None or op_table.COMBINATIONS[row.bools].expr is not None
         assert row.reduce is None or (row.binary is not None and row.expr is not None)

@@ -14,19 +14,20 @@ from ferrule import imports
 if TYPE_CHECKING:
     from ferrule import array_api, fft, nn, signal
     from ferrule.array_api import from_dlpack
-    from ferrule.config import (
+    from ferrule.autograd import enable_grad, no_grad
+    from ferrule.base.config import (
         Context,
         get_float32_matmul_precision,
         get_num_threads,
         set_float32_matmul_precision,
         set_num_threads,
     )
+    from ferrule.base.helpers import GlobalCounters
     from ferrule.device import Device
-    from ferrule.dtype import dtypes
-    from ferrule.expr import Variable
-    from ferrule.gradient import enable_grad, no_grad
-    from ferrule.helpers import GlobalCounters
+    from ferrule.ir.dtype import dtypes
+    from ferrule.ir.expr import Variable
     from ferrule.jit import TinyJit
+    from ferrule.jit.tuning import tune
     from ferrule.tensor import Tensor
     from ferrule.transforms import (
         checkpoint,
@@ -42,7 +43,6 @@ if TYPE_CHECKING:
         vjp,
         vmap,
     )
-    from ferrule.tuning import tune
 
 __version__ = "0.1.0"
 
@@ -83,21 +83,21 @@ __all__ = [
 
 # The module of each name; a module stands for itself.
 _HOMES = {
-    "Context": "config",
+    "Context": "base.config",
     "Device": "device",
-    "GlobalCounters": "helpers",
+    "GlobalCounters": "base.helpers",
     "Tensor": "tensor",
     "TinyJit": "jit",
-    "Variable": "expr",
-    "dtypes": "dtype",
-    "enable_grad": "gradient",
+    "Variable": "ir.expr",
+    "dtypes": "ir.dtype",
+    "enable_grad": "autograd",
     "from_dlpack": "array_api",
-    "get_float32_matmul_precision": "config",
-    "get_num_threads": "config",
-    "no_grad": "gradient",
-    "set_float32_matmul_precision": "config",
-    "set_num_threads": "config",
-    "tune": "tuning",
+    "get_float32_matmul_precision": "base.config",
+    "get_num_threads": "base.config",
+    "no_grad": "autograd",
+    "set_float32_matmul_precision": "base.config",
+    "set_num_threads": "base.config",
+    "tune": "jit.tuning",
 }
 _MODULES = ("array_api", "fft", "nn", "signal")
 
@@ -131,7 +131,7 @@ _INSTEAD = {
 
 def _hint(name: str) -> str:
     """The hint for a name that is not here."""
-    from ferrule.dtype import dtypes
+    from ferrule.ir.dtype import dtypes
     from ferrule.tensor import Tensor
 
     if name in _INSTEAD:

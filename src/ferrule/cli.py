@@ -7,11 +7,11 @@ import sys
 from collections.abc import Callable, Sequence
 from importlib.metadata import PackageNotFoundError, version
 
-from ferrule import diskcache
-from ferrule.buffer import readable_bytes
-from ferrule.config import Context, config
+from ferrule.base import diskcache
+from ferrule.base.config import Context, config
 from ferrule.demo import digits
 from ferrule.device import Compiled, Device, DeviceUnavailableError, UnknownDeviceError
+from ferrule.ir.buffer import readable_bytes
 
 Command = Callable[[argparse.Namespace], int]
 

@@ -9,23 +9,23 @@
 the shapes do not fit
 """
 
-from ferrule.buffer import AllocationSizeError, BufferUseError
-from ferrule.capture import GraphException, JitError
+from ferrule.autograd import GradientError
+from ferrule.base.config import ConfigError
 from ferrule.codegen.opt import ScheduleError
-from ferrule.config import ConfigError
 from ferrule.device import CompileError, DeviceUnavailableError, UnknownDeviceError
-from ferrule.dtype import DTypeError
-from ferrule.gradient import GradientError
-from ferrule.lanes import VmapError
-from ferrule.lazy import DeviceMismatchError
+from ferrule.device.capture import GraphException, JitError
+from ferrule.device.runner import RunnerError
+from ferrule.ir.buffer import AllocationSizeError, BufferUseError
+from ferrule.ir.dtype import DTypeError
+from ferrule.ir.lazy import DeviceMismatchError
+from ferrule.ir.lazyop import OpError, OpTypeError
+from ferrule.ir.shape.view import ShapeError
+from ferrule.jit.tuning import TuneError
 from ferrule.nn.optim import OptimizerError, TrainingModeWarning
 from ferrule.nn.state import StateError
-from ferrule.ops import OpError, OpTypeError
-from ferrule.runner import RunnerError
-from ferrule.runtime.cuda_driver import CUDAError
-from ferrule.shape.view import ShapeError
-from ferrule.tensor.solving import LinalgError
-from ferrule.tuning import TuneError
+from ferrule.runtime.cuda.driver import CUDAError
+from ferrule.tensor.algebra.solving import LinalgError
+from ferrule.transforms.batching import VmapError
 
 __all__ = [
     "AllocationSizeError",

@@ -10,7 +10,7 @@ from hypothesis.extra.numpy import array_shapes, arrays, mutually_broadcastable_
 
 import ferrule.array_api as xp
 from ferrule import Tensor
-from ferrule.shape.view import ShapeError
+from ferrule.ir.shape.view import ShapeError
 
 BOOL = ["bool"]
 INTEGERS = ["int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64"]

@@ -10,7 +10,7 @@ from functools import cache
 import pytest
 from tests.planning import Work
 
-from ferrule.config import Context
+from ferrule.base.config import Context
 from ferrule.device import Device, DeviceUnavailableError
 
 # OpenCL on the processor takes a quarter of a second for each new kernel, which would be a quarter

@@ -15,11 +15,11 @@ import numpy as np
 import pytest
 
 from ferrule import Context, Tensor, TinyJit
-from ferrule.buffer import allocators
 from ferrule.device import Device
-from ferrule.host import HostFunction
+from ferrule.engine.host import HostFunction
+from ferrule.ir.buffer import allocators
+from ferrule.ir.storage import Storage
 from ferrule.nn.optim import LBFGS, Adam
-from ferrule.storage import Storage
 
 STEPS = 4  # of a captured function: it runs, it is captured, and replayed twice
 Contents = list[np.ndarray[Any, Any]]

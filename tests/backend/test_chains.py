@@ -11,11 +11,11 @@ from tests.programs import HOST
 from ferrule import Context, Tensor, dtypes
 from ferrule.codegen.heuristic import choose
 from ferrule.codegen.lower import lower
-from ferrule.expr import Variable
+from ferrule.fusion import make_schedule, target_of
+from ferrule.ir.expr import Variable
+from ferrule.ir.shape.view import ShapeError
+from ferrule.ir.target import usable_cores
 from ferrule.ops import BufferOps
-from ferrule.schedule import make_schedule, target_of
-from ferrule.shape.view import ShapeError
-from ferrule.target import usable_cores
 
 Array = np.ndarray[Any, Any]
 RNG = np.random.default_rng(5)

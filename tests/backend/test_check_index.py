@@ -8,9 +8,9 @@ import pytest
 
 import ferrule
 from ferrule import nn
-from ferrule.config import Context
-from ferrule.expr import Variable
+from ferrule.base.config import Context
 from ferrule.helpers import GlobalCounters
+from ferrule.ir.expr import Variable
 from ferrule.jit import TinyJit
 from ferrule.tensor import Tensor
 

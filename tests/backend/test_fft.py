@@ -9,8 +9,8 @@ from tests.gradients import assert_gradients
 import ferrule
 from ferrule import Context, Tensor, TinyJit, dtypes, fft
 from ferrule.helpers import GlobalCounters
-from ferrule.shape.view import ShapeError
-from ferrule.tensor import spectra
+from ferrule.ir.shape.view import ShapeError
+from ferrule.tensor.algebra import spectra
 
 RNG = np.random.default_rng(6)
 Array = np.ndarray[Any, Any]

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from ferrule import Tensor, TinyJit, Variable, dtypes
+from ferrule.engine.host import on_host
 from ferrule.helpers import GlobalCounters
-from ferrule.host import on_host
-from ferrule.shape.view import ShapeError
+from ferrule.ir.shape.view import ShapeError
 
 pytestmark = pytest.mark.usefixtures("device")
 

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from ferrule import Tensor, nn
+from ferrule.ir.shape.view import ShapeError
 from ferrule.nn import init
-from ferrule.shape.view import ShapeError
 
 SHAPE = (60, 40, 3, 3)  # fan in 360, fan out 540
 

@@ -8,9 +8,9 @@ import pytest
 from tests.gradients import assert_gradients
 
 from ferrule import Tensor, TinyJit
+from ferrule.autograd import GradientError
 from ferrule.dtype import DTypeError, dtypes
-from ferrule.gradient import GradientError
-from ferrule.shape.view import ShapeError
+from ferrule.ir.shape.view import ShapeError
 
 RNG = np.random.default_rng(12)
 

@@ -13,11 +13,11 @@ from typing import Any, ClassVar, NamedTuple
 import numpy as np
 import pytest
 
-import ferrule.realize
-from ferrule.config import Context
+import ferrule.engine.realize
+from ferrule.base.config import Context
 from ferrule.device import Device, GlobalCounters, JITRunner
 from ferrule.dtype import dtypes
-from ferrule.expr import Variable
+from ferrule.ir.expr import Variable
 from ferrule.jit import GraphException, JitItem, TinyJit, get_input_replace, get_jit_stats
 from ferrule.jit.reach import Reach
 from ferrule.tensor import Tensor
@@ -532,13 +532,13 @@ def test_batches_of_one_data_set_share_a_capture() -> None:
 def kernels_run(monkeypatch: pytest.MonkeyPatch) -> set[Any]:
     """A set to which the AST of each kernel is added as it is scheduled."""
     asts: set[Any] = set()
-    prepare = ferrule.realize.prepare
+    prepare = ferrule.engine.realize.prepare
 
     def noting(kernels: Any) -> Any:
         asts.update(*kernels.values())
         return prepare(kernels)
 
-    monkeypatch.setattr("ferrule.realize.prepare", noting)
+    monkeypatch.setattr("ferrule.engine.realize.prepare", noting)
     return asts
 
 

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from ferrule import nn
-from ferrule.config import Context
+from ferrule.base.config import Context
 from ferrule.jit import TinyJit
 from ferrule.tensor import Tensor
 

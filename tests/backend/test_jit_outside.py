@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pytest
 
-from ferrule.config import Context
+from ferrule.base.config import Context
 from ferrule.dtype import dtypes
 from ferrule.jit import TinyJit
 from ferrule.tensor import Tensor

@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from ferrule.expr import Variable
-from ferrule.gradient import GradientError
+from ferrule.autograd import GradientError
 from ferrule.helpers import GlobalCounters
+from ferrule.ir.expr import Variable
 from ferrule.jit import TinyJit
 from ferrule.tensor import Tensor
 

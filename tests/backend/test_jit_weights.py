@@ -14,12 +14,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ferrule import Tensor, TinyJit, nn
-from ferrule.buffer import Buffer
-from ferrule.config import Context
+from ferrule.base.config import Context
+from ferrule.engine.realize import settle_writes
 from ferrule.helpers import GlobalCounters
+from ferrule.ir.buffer import Buffer
 from ferrule.nn.optim import SGD
 from ferrule.nn.state import get_state_dict, load_state_dict
-from ferrule.realize import settle_writes
 
 Array = np.ndarray[Any, Any]
 ROWS, TERMS, COLUMNS = 48, 128, 192

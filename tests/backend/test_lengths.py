@@ -10,19 +10,20 @@ import pytest
 from tests.golden.test_golden import TARGET
 from tests.planning import Work
 
-import ferrule.schedule
+import ferrule.fusion
 from ferrule import Context, Tensor, TinyJit, Variable
-from ferrule.buffer import Buffer
+from ferrule.autograd import Value
 from ferrule.codegen.heuristic import choose
 from ferrule.codegen.lower import lower
-from ferrule.expr import Length
-from ferrule.gradient import Value
-from ferrule.lazy import LazyBuffer
+from ferrule.fusion import make_schedule
+from ferrule.fusion.dynamic import lengths
+from ferrule.fusion.dynamic.lengths import _ENOUGH, _OFTEN, _laws
+from ferrule.fusion.graph import Graph
+from ferrule.ir.buffer import Buffer
+from ferrule.ir.expr import Length
+from ferrule.ir.lazy import LazyBuffer
+from ferrule.ir.shape.view import ShapeError
 from ferrule.nn.state import safe_load, safe_save
-from ferrule.schedule import lengths, make_schedule
-from ferrule.schedule.graph import Graph
-from ferrule.schedule.lengths import _ENOUGH, _OFTEN, _laws
-from ferrule.shape.view import ShapeError
 
 Array = np.ndarray[Any, Any]
 
@@ -102,7 +103,7 @@ USES: dict[str, tuple[Callable[[Tensor], Tensor], Callable[[Array], Array]]] = {
 
 
 def _has_long_scans(device: str) -> bool:
-    return device != "NUMPY" and ferrule.schedule.target_of(device).block_threads == 1
+    return device != "NUMPY" and ferrule.fusion.target_of(device).block_threads == 1
 
 
 @pytest.mark.parametrize("is_part", [False, True])
@@ -417,11 +418,11 @@ def test_targets_have_plans_of_their_own(
     device: str, work: Work, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     x = Tensor(ROWS).realize()
-    target = ferrule.schedule.target_of(device)
+    target = ferrule.fusion.target_of(device)
     for n in LENGTHS:
         x[:, :n].softmax(1).numpy()
     other = replace(target, l2_bytes=2 * target.l2_bytes)
-    monkeypatch.setattr("ferrule.schedule.target_of", lambda device: other)
+    monkeypatch.setattr("ferrule.fusion.target_of", lambda device: other)
     planned = work.plans
     for n in LENGTHS[_ENOUGH:]:
         assert_like((x[:, :n]).softmax(1).numpy(), softmax(ROWS[:, :n], 1))
@@ -557,8 +558,8 @@ def test_without_a_plan_for_any_length_there_is_one_for_each(
             raise ShapeError("the sizes are not known")
         return planned(graph, *args)
 
-    planned = ferrule.schedule._plan
-    monkeypatch.setattr("ferrule.schedule._plan", plan)
+    planned = ferrule.fusion._plan
+    monkeypatch.setattr("ferrule.fusion._plan", plan)
     for n in LENGTHS:
         assert_like((x[:, :n] + 1).numpy(), ROWS[:, :n] + 1)
     assert len(tried) == 1

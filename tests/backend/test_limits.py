@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from ferrule import Tensor, TinyJit, Variable
-from ferrule.shape.view import ShapeError
+from ferrule.ir.shape.view import ShapeError
 
 pytestmark = pytest.mark.usefixtures("device")
 

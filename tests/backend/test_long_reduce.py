@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from ferrule import GlobalCounters, Tensor, Variable
+from ferrule.fusion.graph import toposort
 from ferrule.ops import ReduceOps
-from ferrule.schedule.graph import toposort
 
 
 @pytest.mark.parametrize(

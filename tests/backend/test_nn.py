@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from ferrule import Tensor, TinyJit, dtypes, nn
+from ferrule.ir.shape.view import ShapeError
 from ferrule.nn.state import get_parameters, get_state_dict
-from ferrule.shape.view import ShapeError
 
 pytestmark = pytest.mark.usefixtures("device")
 

@@ -9,10 +9,10 @@ from tests.planning import Work
 
 from ferrule import Tensor, TinyJit, Variable
 from ferrule.codegen.policy import part_alignment
-from ferrule.schedule import target_of
-from ferrule.schedule.changing import _ENOUGH, _forms
-from ferrule.schedule.offsets import stand_in
-from ferrule.schedule.outline import Outline
+from ferrule.fusion import target_of
+from ferrule.fusion.dynamic.changing import _ENOUGH, _forms
+from ferrule.fusion.dynamic.offsets import stand_in
+from ferrule.fusion.plans.graph_key import Outline
 
 Array = np.ndarray[Any, Any]
 

@@ -7,10 +7,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from ferrule.buffer import Buffer
 from ferrule.device import Device
 from ferrule.dtype import DType, dtypes
-from ferrule.expr import Variable
+from ferrule.ir.buffer import Buffer
+from ferrule.ir.expr import Variable
+from ferrule.ir.shape.shapetracker import ShapeTracker
+from ferrule.ir.shape.view import View
 from ferrule.ops import (
     BinaryOps,
     BufferOps,
@@ -21,8 +23,6 @@ from ferrule.ops import (
     TernaryOps,
     UnaryOps,
 )
-from ferrule.shape.shapetracker import ShapeTracker
-from ferrule.shape.view import View
 
 Array = np.ndarray[Any, Any]
 HALVES = (dtypes.float16, dtypes.bfloat16)

@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 
 from ferrule import Tensor, TinyJit, nn
+from ferrule.ir.shape.view import ShapeError
 from ferrule.nn.optim import SGD
 from ferrule.nn.state import get_parameters, get_state_dict, load_state_dict
 from ferrule.nn.utils.parametrizations import spectral_norm, weight_norm
 from ferrule.nn.utils.parametrize import is_parametrized, remove_parametrizations
-from ferrule.shape.view import ShapeError
 
 pytestmark = pytest.mark.usefixtures("device")
 

@@ -7,7 +7,7 @@ import pytest
 from tests.gradients import assert_gradients
 
 from ferrule import Tensor, TinyJit, signal
-from ferrule.shape.view import ShapeError
+from ferrule.ir.shape.view import ShapeError
 
 pytestmark = pytest.mark.usefixtures("device")
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from tests.gradients import assert_gradients
 
-from ferrule.shape.view import ShapeError
+from ferrule.ir.shape.view import ShapeError
 from ferrule.tensor import Tensor
 
 RNG = np.random.default_rng(17)

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from ferrule import Tensor, TinyJit, Variable
-from ferrule.shape.view import ShapeError
+from ferrule.ir.shape.view import ShapeError
 
 Array = np.ndarray[Any, Any]
 N = Variable("n", 1, 7)

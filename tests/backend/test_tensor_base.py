@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 
 from ferrule.dtype import DType, dtypes
-from ferrule.expr import Variable
-from ferrule.schedule.graph import toposort
-from ferrule.shape.view import ShapeError
+from ferrule.fusion.graph import toposort
+from ferrule.ir.expr import Variable
+from ferrule.ir.shape.view import ShapeError
 from ferrule.tensor import Tensor
 from ferrule.transforms import grad
 

@@ -9,7 +9,7 @@ from tests.gradients import assert_gradients
 
 from ferrule import Context, Tensor, TinyJit, dtypes, grad
 from ferrule.helpers import GlobalCounters
-from ferrule.tensor.solving import LinalgError
+from ferrule.tensor.algebra.solving import LinalgError
 
 RNG = np.random.default_rng(11)
 Array = np.ndarray[Any, Any]

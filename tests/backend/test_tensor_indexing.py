@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ferrule.config import Context
+from ferrule.base.config import Context
 from ferrule.dtype import dtypes
 from ferrule.tensor import Tensor
 

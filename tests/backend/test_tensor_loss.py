@@ -9,7 +9,7 @@ import pytest
 from tests.gradients import assert_gradients
 
 from ferrule import grad, hessian, jvp, vmap
-from ferrule.shape.view import ShapeError
+from ferrule.ir.shape.view import ShapeError
 from ferrule.tensor import Tensor
 
 RNG = np.random.default_rng(31)

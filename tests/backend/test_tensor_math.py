@@ -9,8 +9,8 @@ import pytest
 from tests.gradients import assert_gradients
 
 from ferrule import TinyJit
+from ferrule.autograd import GradientError
 from ferrule.dtype import DType, dtypes
-from ferrule.gradient import GradientError
 from ferrule.tensor import Tensor
 
 INTEGERS = [d for d in dtypes.all if dtypes.is_int(d)]

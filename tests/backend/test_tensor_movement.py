@@ -7,7 +7,7 @@ import pytest
 from tests.fuzz.drawing import MANY_DTYPES
 
 from ferrule.dtype import dtypes
-from ferrule.expr import Variable
+from ferrule.ir.expr import Variable
 from ferrule.tensor import Tensor
 
 CUBE = np.arange(24).reshape(2, 3, 4)

@@ -7,10 +7,10 @@ import pytest
 from tests.gradients import assert_gradients
 
 from ferrule.dtype import dtypes
+from ferrule.fusion import make_schedule
 from ferrule.helpers import GlobalCounters
+from ferrule.ir.shape.view import ShapeError
 from ferrule.ops import UnaryOps
-from ferrule.schedule import make_schedule
-from ferrule.shape.view import ShapeError
 from ferrule.tensor import Tensor
 
 pytestmark = pytest.mark.usefixtures("device")

@@ -9,7 +9,7 @@ import pytest
 
 from ferrule import nn
 from ferrule.dtype import dtypes
-from ferrule.expr import Variable
+from ferrule.ir.expr import Variable
 from ferrule.jit import TinyJit
 from ferrule.tensor import Tensor
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from tests.gradients import assert_gradients
 
 from ferrule import Context, Tensor, Variable
-from ferrule.realize import realize
+from ferrule.engine.realize import realize
 
 RNG = np.random.default_rng(4)
 X = RNG.normal(size=(2, 6, 3))

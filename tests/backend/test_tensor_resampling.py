@@ -9,9 +9,9 @@ import pytest
 from tests.gradients import assert_gradients
 
 from ferrule.dtype import dtypes
+from ferrule.fusion import make_schedule
 from ferrule.helpers import GlobalCounters
 from ferrule.ops import MovementOps, UnaryOps
-from ferrule.schedule import make_schedule
 from ferrule.tensor import Tensor
 
 RNG = np.random.default_rng(12)

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ferrule import TinyJit
-from ferrule.capture import JitError
+from ferrule.device.capture import JitError
 from ferrule.dtype import DType, dtypes
 from ferrule.helpers import GlobalCounters
 from ferrule.tensor import Tensor

@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.gradients import assert_gradients
 
-from ferrule.config import Context
-from ferrule.shape.view import ShapeError
+from ferrule.base.config import Context
+from ferrule.ir.shape.view import ShapeError
 from ferrule.tensor import Tensor
 
 CUBE = np.arange(24).reshape(2, 3, 4)

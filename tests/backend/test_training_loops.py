@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from ferrule import Tensor, TinyJit, dtypes, nn
-from ferrule.buffer import allocators
+from ferrule.ir.buffer import allocators
 from ferrule.nn.optim import AdamW
 from ferrule.nn.optim.lr_scheduler import StepLR
 from ferrule.nn.state import get_parameters, get_state_dict, load_state_dict, safe_load, safe_save

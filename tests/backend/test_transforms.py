@@ -9,7 +9,7 @@ from tests.backend.test_tensor_gradient import BINARY, CONVOLUTIONS, CUBE, MOVES
 
 import ferrule
 from ferrule import Context, Tensor, TinyJit, dtypes, nn
-from ferrule.gradient import Entry
+from ferrule.autograd import Entry
 from ferrule.transforms import (
     custom_vjp,
     grad,

@@ -14,7 +14,7 @@ from tests.backend.test_variables import ARITHMETIC, COMPARISONS
 
 import ferrule
 from ferrule import Tensor, TinyJit, Variable, dtypes, nn
-from ferrule.shape.view import ShapeError
+from ferrule.ir.shape.view import ShapeError
 
 pytestmark = pytest.mark.usefixtures("device")
 
@@ -86,8 +86,8 @@ def plain(result: Any) -> Any:
     """Expressions as their values, in whatever they are."""
     if isinstance(result, tuple):
         return tuple([plain(part) for part in result])
-    if isinstance(result, ferrule.expr.Expr):
-        return bool(result) if result.dtype is ferrule.expr.BOOL else int(result)
+    if isinstance(result, ferrule.ir.expr.Expr):
+        return bool(result) if result.dtype is ferrule.ir.expr.BOOL else int(result)
     return result
 
 

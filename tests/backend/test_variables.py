@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from ferrule import Tensor, TinyJit, Variable, nn
-from ferrule.shape.view import ShapeError
+from ferrule.ir.shape.view import ShapeError
 
 N, M = Variable("n", 1, 10), Variable("m", 1, 10)
 RNG = np.random.default_rng(7)

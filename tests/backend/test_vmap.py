@@ -7,10 +7,9 @@ import numpy as np
 import pytest
 
 from ferrule import GlobalCounters, Tensor, TinyJit, nn
-from ferrule.host import on_host
-from ferrule.lanes import VmapError
-from ferrule.opkinds import SCATTERED
-from ferrule.schedule import make_schedule
+from ferrule.engine.host import on_host
+from ferrule.fusion import make_schedule
+from ferrule.ir.op_table import SCATTERED
 from ferrule.transforms import (
     checkpoint,
     grad,
@@ -22,6 +21,7 @@ from ferrule.transforms import (
     vjp,
     vmap,
 )
+from ferrule.transforms.batching import VmapError
 
 RNG = np.random.default_rng(4)
 ROWS = RNG.normal(size=(5, 3)).astype(np.float32)

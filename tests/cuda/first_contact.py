@@ -149,7 +149,7 @@ def machine() -> None:
     print(sys.version)
     print({name: _version(name) for name in PACKAGES})
     begin = time.perf_counter()
-    from ferrule.runtime.cuda_driver import bindings, check, gpu_target, open_gpu
+    from ferrule.runtime.cuda.driver import bindings, check, gpu_target, open_gpu
 
     print(f"import: {time.perf_counter() - begin:.2f} s")
     gpu = open_gpu(0)
@@ -166,7 +166,7 @@ def machine() -> None:
     begin = time.perf_counter()
     print((Tensor([1.0, 2.0], device="CUDA") + 1).tolist())
     print(f"first result: {time.perf_counter() - begin:.2f} s")
-    from ferrule.runtime.cuda_compiler import NVRTC
+    from ferrule.runtime.cuda.compiler import NVRTC
 
     print(NVRTC().version)
 

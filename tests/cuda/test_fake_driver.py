@@ -58,15 +58,15 @@ kinds = ("graphs", "executables", "modules", "streams", "events", "pinned")
 atexit.register(lambda: print({kind: driver.alive(kind) for kind in kinds}))
 
 import numpy as np
-from ferrule.buffer import Buffer, allocators
-from ferrule.capture import JitItem
-from ferrule.config import Context
+from ferrule.ir.buffer import Buffer, allocators
+from ferrule.device.capture import JitItem
+from ferrule.base.config import Context
 from ferrule.device import CompiledASTRunner
-from ferrule.runtime.cuda_compiler import CUDACompiler
-from ferrule.runtime.cuda_driver import open_gpu
-from ferrule.runtime.cuda_memory import CUDAAllocator
-from ferrule.runtime.cuda_program import CUDAProgram
-from ferrule.runtime.graph.cuda import CUDAGraph
+from ferrule.runtime.cuda.compiler import CUDACompiler
+from ferrule.runtime.cuda.driver import open_gpu
+from ferrule.runtime.cuda.memory import CUDAAllocator
+from ferrule.runtime.cuda.program import CUDAProgram
+from ferrule.runtime.cuda.graph import CUDAGraph
 from tests.cuda.gpu.conftest import ADD
 
 gpu = open_gpu(0)
@@ -106,7 +106,7 @@ import numpy as np
 from ferrule import Tensor
 from ferrule.runtime import cuda
 cuda.toolchain = fake.FakeToolchain
-from ferrule.runtime.cuda_driver import CUDAError, Timer, open_gpu
+from ferrule.runtime.cuda.driver import CUDAError, Timer, open_gpu
 timer = Timer(open_gpu(0))
 x = Tensor([1.0, 2.0], device="CUDA") + 1
 print(x.numpy(), flush=True)
@@ -134,7 +134,7 @@ def test_gpus_that_are_hidden() -> None:
     program = """
 from tests.cuda import fake
 fake.load(devices=0)
-from ferrule.runtime.cuda_driver import open_gpu
+from ferrule.runtime.cuda.driver import open_gpu
 try:
     open_gpu(0)
 except OSError as error:
@@ -149,7 +149,7 @@ def test_a_machine_without_a_gpu() -> None:
     program = """
 from tests.cuda import fake
 fake.load(devices=1)
-from ferrule.runtime.cuda_driver import open_gpu
+from ferrule.runtime.cuda.driver import open_gpu
 open_gpu(0)
 try:
     open_gpu(1)

@@ -13,10 +13,10 @@ from tests.docs.test_blocks import ROOT, blocks_of
 from tests.kernels import CASES, Case, make_inputs
 
 from ferrule import Device, TinyJit
-from ferrule.buffer import Buffer, allocators
-from ferrule.config import Context
+from ferrule.base.config import Context
 from ferrule.device import Compiled, Compiler, DeviceUnavailableError
 from ferrule.dtype import dtypes
+from ferrule.ir.buffer import Buffer, allocators
 from ferrule.tensor import Tensor
 
 *PARTS, USE, C = [block.code for block in blocks_of(ROOT / "docs" / "adding-a-device.md")]

@@ -1,8 +1,10 @@
-"""docs/api.md and the list of modules in docs/layout.md are what the docstrings say."""
+"""docs/api.md and the lists of modules are what the docstrings say."""
 
 import importlib.util
 from pathlib import Path
 from typing import Any
+
+import pytest
 
 DOCS = Path(__file__).parents[2] / "docs"
 
@@ -22,7 +24,10 @@ def test_the_page_of_names_is_up_to_date() -> None:
     assert (DOCS / "api.md").read_text() == script("make_api").page(), stale
 
 
-def test_the_page_of_modules_is_up_to_date() -> None:
-    stale = "docs/layout.md is not what the docstrings say; run: python docs/make_layout.py"
-    page = (DOCS / "layout.md").read_text()
-    assert script("make_layout").refreshed(page) == page, stale
+LAYOUT = script("make_layout")
+
+
+@pytest.mark.parametrize("page", LAYOUT.pages(), ids=lambda page: page.parent.name)
+def test_the_pages_of_modules_are_up_to_date(page: Path) -> None:
+    stale = f"{page} is not what the docstrings say; run: python docs/make_layout.py"
+    assert LAYOUT.refreshed(page) == page.read_text(), stale

@@ -10,7 +10,12 @@ import ferrule
 
 ROOT = Path(__file__).parents[2]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
-PAGES = [*ROOT.glob("*.md"), *(ROOT / "examples").glob("*.md"), *(ROOT / "docs").rglob("*.md")]
+PAGES = [
+    *ROOT.glob("*.md"),
+    *(ROOT / "examples").glob("*.md"),
+    *(ROOT / "docs").rglob("*.md"),
+    *(ROOT / "src").rglob("*.md"),
+]
 CODE = re.compile(r"^```.*?^```$|`[^`\n]*`", re.MULTILINE | re.DOTALL)
 
 

@@ -6,9 +6,9 @@ from collections.abc import Iterator
 import pytest
 
 from ferrule.device import CompileError
-from ferrule.runtime import elf, llvm
-from ferrule.runtime.cpu_program import CPUProgram
-from ferrule.runtime.elf import ObjectError
+from ferrule.runtime.cpu import elf, llvm
+from ferrule.runtime.cpu.elf import ObjectError
+from ferrule.runtime.cpu.program import CPUProgram
 
 compiler = llvm.host_compiler()
 KERNEL = """

@@ -5,7 +5,7 @@ import sys
 import pytest
 
 from ferrule.device import Device, DeviceUnavailableError
-from ferrule.runtime import cuda_compiler, cuda_driver
+from ferrule.runtime.cuda import compiler, driver
 
 
 def test_a_gpu_has_a_number() -> None:
@@ -16,9 +16,9 @@ def test_a_gpu_has_a_number() -> None:
 @pytest.fixture
 def nothing_remembered() -> None:
     """What was found out about the machine is found out again."""
-    cuda_driver.bindings.cache_clear()
-    cuda_driver._initialize.cache_clear()
-    cuda_compiler._bindings.cache_clear()
+    driver.bindings.cache_clear()
+    driver._initialize.cache_clear()
+    compiler._bindings.cache_clear()
 
 
 @pytest.mark.usefixtures("nothing_remembered")
@@ -39,9 +39,9 @@ class NoDriver:
 
 @pytest.mark.usefixtures("nothing_remembered")
 def test_without_a_driver(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cuda_driver, "bindings", NoDriver)
+    monkeypatch.setattr(driver, "bindings", NoDriver)
     with pytest.raises(OSError, match=r"there is no usable CUDA driver: Failed to dlopen libcuda"):
-        cuda_driver.open_gpu(0)
+        driver.open_gpu(0)
 
 
 def test_without_nvrtc(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -51,13 +51,13 @@ def test_without_nvrtc(monkeypatch: pytest.MonkeyPatch) -> None:
             raise RuntimeError("Failed to dlopen libnvrtc.so.13")
 
     def not_found(name: str) -> str:
-        raise cuda_compiler.metadata.PackageNotFoundError(name)
+        raise compiler.metadata.PackageNotFoundError(name)
 
-    monkeypatch.setattr(cuda_compiler.metadata, "version", not_found)
-    monkeypatch.setattr(cuda_compiler, "_bindings", NoLibrary)
+    monkeypatch.setattr(compiler.metadata, "version", not_found)
+    monkeypatch.setattr(compiler, "_bindings", NoLibrary)
     message = r"NVRTC, the compiler of the device CUDA, cannot be loaded \(.*nvrtc.*\); run: pip"
     with pytest.raises(OSError, match=message):
-        cuda_compiler.NVRTC()
+        compiler.NVRTC()
 
 
 class OldDriver:
@@ -74,7 +74,7 @@ class OldDriver:
 
 @pytest.mark.usefixtures("nothing_remembered")
 def test_an_old_driver(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cuda_driver, "bindings", OldDriver)
+    monkeypatch.setattr(driver, "bindings", OldDriver)
     message = r"driver is for CUDA 12\.2; ferrule needs one for CUDA 12\.4 or later, so update it"
     with pytest.raises(OSError, match=message):
-        cuda_driver.open_gpu(0)
+        driver.open_gpu(0)

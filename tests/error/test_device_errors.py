@@ -4,13 +4,13 @@ import numpy as np
 import pytest
 
 import ferrule.device
-from ferrule.buffer import AllocationSizeError, Allocator, Buffer, BufferUseError, LRUAllocator
-from ferrule.config import Context
+from ferrule.base.config import Context
 from ferrule.device import Compiler, Device, DeviceUnavailableError, JITRunner, RunnerError
+from ferrule.device.runner import BufferCopy
 from ferrule.dtype import dtypes
+from ferrule.ir.buffer import AllocationSizeError, Allocator, Buffer, BufferUseError, LRUAllocator
+from ferrule.ir.shape.shapetracker import ShapeTracker
 from ferrule.ops import BinaryOps, BufferOps, LazyOp, MemBuffer
-from ferrule.runner import BufferCopy
-from ferrule.shape.shapetracker import ShapeTracker
 
 
 def test_an_unknown_device_names_those_that_are_known() -> None:
@@ -87,7 +87,7 @@ class _Whole(LRUAllocator):
 
 
 def test_memory_that_has_no_parts(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(ferrule.buffer.allocators, "WHOLE", _Whole())
+    monkeypatch.setitem(ferrule.ir.buffer.allocators, "WHOLE", _Whole())
     buffer = Buffer("WHOLE", 4, dtypes.float32)
     with pytest.raises(BufferUseError, match="memory of WHOLE cannot be taken in parts"):
         buffer.view(0, 1)

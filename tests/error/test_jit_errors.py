@@ -7,11 +7,11 @@ from typing import Any, ClassVar
 import numpy as np
 import pytest
 
-from ferrule.capture import Capture, GraphException
-from ferrule.config import Context
+from ferrule.autograd import GradientError
+from ferrule.base.config import Context
+from ferrule.device.capture import Capture, GraphException
 from ferrule.errors import LinalgError
-from ferrule.expr import Variable
-from ferrule.gradient import GradientError
+from ferrule.ir.expr import Variable
 from ferrule.jit import JitError, TinyJit
 from ferrule.tensor import Tensor
 

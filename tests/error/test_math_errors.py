@@ -5,7 +5,7 @@ from collections.abc import Callable
 import pytest
 
 from ferrule.dtype import DTypeError
-from ferrule.shape.view import ShapeError
+from ferrule.ir.shape.view import ShapeError
 from ferrule.tensor import Tensor
 
 X = Tensor([1.0, 2.0, 3.0])

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from ferrule.dtype import DTypeError
-from ferrule.expr import Variable
-from ferrule.shape.view import ShapeError
+from ferrule.ir.expr import Variable
+from ferrule.ir.shape.view import ShapeError
 from ferrule.tensor import Tensor
 
 

@@ -10,13 +10,13 @@ import numpy as np
 import pytest
 
 import ferrule
-from ferrule.config import Context
+from ferrule.autograd import GradientError
+from ferrule.base.config import Context
 from ferrule.device import UnknownDeviceError
 from ferrule.dtype import DTypeError, dtypes
-from ferrule.expr import Variable
-from ferrule.gradient import GradientError
-from ferrule.lazy import DeviceMismatchError
-from ferrule.shape.view import ShapeError
+from ferrule.ir.expr import Variable
+from ferrule.ir.lazy import DeviceMismatchError
+from ferrule.ir.shape.view import ShapeError
 from ferrule.tensor import Tensor
 
 

@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 
 from ferrule import Tensor
+from ferrule.autograd import GradientError
 from ferrule.dtype import DTypeError
-from ferrule.gradient import GradientError
-from ferrule.lanes import VmapError
-from ferrule.shape.view import ShapeError
+from ferrule.ir.shape.view import ShapeError
 from ferrule.transforms import checkpoint, custom_vjp, grad, jacrev, jvp, value_and_grad, vjp, vmap
+from ferrule.transforms.batching import VmapError
 
 X = Tensor(np.zeros((2, 3), np.float32))
 Y = Tensor(np.zeros((4, 3), np.float32))

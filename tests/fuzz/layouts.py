@@ -15,13 +15,13 @@ from typing import Any
 import numpy as np
 
 from ferrule.dtype import dtypes
-from ferrule.expr import Expr, const
-from ferrule.lazy import LazyBuffer
-from ferrule.opkinds import MOVEMENTS
+from ferrule.fusion.views import unmoved, view_of
+from ferrule.ir.expr import Expr, const
+from ferrule.ir.lazy import LazyBuffer
+from ferrule.ir.op_table import MOVEMENTS
+from ferrule.ir.shape import movement
+from ferrule.ir.shape.view import View
 from ferrule.ops import MovementOps
-from ferrule.schedule.views import unmoved, view_of
-from ferrule.shape import movement
-from ferrule.shape.view import View
 
 Array = np.ndarray[Any, Any]
 Pads = tuple[tuple[int, int], ...]

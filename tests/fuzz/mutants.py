@@ -33,9 +33,9 @@ ROOT = Path(__file__).resolve().parents[2]
 FILE = "its file"
 # What each part is mostly about, where its mutants are looked for; others by methods of their file.
 FOCI = {
-    "shape": ("views", ""),
-    "gradient": ("gradients", FILE),
-    "schedule": ("aliases", "", "contractions"),
+    "ir": ("views", ""),
+    "autograd": ("gradients", FILE),
+    "fusion": ("aliases", "", "contractions"),
     "codegen": ("", "contractions"),
 }
 ROUND = 30.0

@@ -16,9 +16,9 @@ from pathlib import Path
 
 # How many mutations of each part of the package there are to draw from.
 PARTS = {
-    "shape": 200,
-    "schedule": 300,
-    "gradient": 200,
+    "ir/shape": 200,
+    "fusion": 300,
+    "autograd": 200,
     "tensor": 200,
     "codegen/lower.py": 50,
     "codegen/expressions.py": 50,
@@ -57,7 +57,7 @@ class Mutation:
     """One piece of text of a file, and what is there instead."""
 
     file: str
-    """Below the package, such as `shape/view.py`."""
+    """Below the package, such as `ir/shape/view.py`."""
     kind: str
     start: int
     """In bytes."""

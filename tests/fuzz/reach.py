@@ -22,7 +22,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-PARTS = ("shape", "schedule", "codegen", "gradient", "tensor", "jit")
+PARTS = ("ir/shape", "fusion", "codegen", "autograd", "tensor", "jit")
 FOCI = ("", "", "views", "gradients", "jit", "threads", "writes", "dtypes")
 
 

@@ -13,7 +13,7 @@ from types import CodeType, ModuleType
 from typing import Any
 
 from ferrule import Tensor
-from ferrule.gradient import Rule
+from ferrule.autograd import Rule
 from tests.fuzz.namespaces import Function, functions, member_of
 from tests.fuzz.surface import Method, methods
 
@@ -23,7 +23,7 @@ PLACES = ("ferrule.tensor.", "ferrule.fft", "ferrule.signal")
 
 @functools.cache
 def methods_in(file: str) -> tuple[Method, ...]:
-    """The methods that may run code of a file, such as `tensor/pairs.py`; all if none does."""
+    """The methods that may run code of a file, such as `tensor/math/pairs.py`; all if none does."""
     found = [method for method in methods() if module_of(file) in _reached(method).modules]
     return tuple(found) or methods()
 

@@ -10,10 +10,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from ferrule import Context, Tensor
+from ferrule.autograd import Entry, Rule
+from ferrule.autograd.tape import Edge
 from ferrule.dtype import dtypes
 from ferrule.errors import GradientError, LinalgError
-from ferrule.gradient import Entry, Rule
-from ferrule.gradient.tape import Edge
 from tests.fuzz import namespaces, reached
 from tests.fuzz.check import Finding, check_derivative, error_finding
 from tests.fuzz.drawing import Limits, NothingFitsError

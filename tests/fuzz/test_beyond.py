@@ -12,7 +12,7 @@ import pytest
 
 import ferrule.transforms
 from ferrule import Context, Tensor, nn
-from ferrule.config import config
+from ferrule.base.config import config
 from ferrule.nn.optim import lr_scheduler
 from tests.fuzz import chances, layers, namespaces, training, transforms
 from tests.fuzz.__main__ import FOCI

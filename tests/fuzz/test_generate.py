@@ -11,10 +11,10 @@ import pytest
 
 import ferrule
 from ferrule import Context
-from ferrule.schedule import rounding
-from ferrule.schedule.fusion import Fusion
-from ferrule.schedule.guests import HorizontalFusion
-from ferrule.shape.view import View
+from ferrule.fusion import rounding
+from ferrule.fusion.groups import Fusion
+from ferrule.fusion.horizontal_reduces import HorizontalFusion
+from ferrule.ir.shape.view import View
 from tests.fuzz import surface
 from tests.fuzz.check import check
 from tests.fuzz.generate import Generator
@@ -66,8 +66,8 @@ def _found(index: int) -> Program | None:
 
 
 def _forget_plans() -> None:
-    ferrule.schedule._recipes.clear()
-    ferrule.schedule._known_graphs.clear()
+    ferrule.fusion._recipes.clear()
+    ferrule.fusion._known_graphs.clear()
 
 
 def test_single_elements_and_ends_are_among_the_slices() -> None:

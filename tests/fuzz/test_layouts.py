@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 
-from ferrule.expr import TRUE
-from ferrule.opkinds import MOVEMENTS
+from ferrule.fusion import views
+from ferrule.ir.expr import TRUE
+from ferrule.ir.op_table import MOVEMENTS
+from ferrule.ir.shape.view import View
 from ferrule.ops import MovementOps
-from ferrule.schedule import views
-from ferrule.shape.view import View
 from tests.fuzz.generate import Generator
 from tests.fuzz.layouts import Chain, WrongLayoutError
 

@@ -27,25 +27,25 @@ def copies(tmp_path_factory: pytest.TempPathFactory) -> tuple[Copy, Copy]:
 
 
 def test_an_obviously_wrong_mutant_is_killed_at_once(copies: tuple[Copy, Copy]) -> None:
-    wrong = mutation("gradient/rules.py", "def _reverse_expand(", "def _another(")
+    wrong = mutation("autograd/rules.py", "def _reverse_expand(", "def _another(")
     verdict = judge(wrong, *copies, seconds=600, seed=1, programs=1)
     assert verdict.killed
     assert verdict.how == "smoke"
 
 
 def test_an_equivalent_mutant_survives(copies: tuple[Copy, Copy]) -> None:
-    same = mutation("gradient/rules.py", "def _reverse_expand(", "def  _reverse_expand(")
+    same = mutation("autograd/rules.py", "def _reverse_expand(", "def  _reverse_expand(")
     verdict = judge(same, *copies, seconds=600, seed=1, programs=3)
     assert not verdict.killed
     assert verdict.programs == 3
 
 
 def test_a_mutation_is_taken_back(copies: tuple[Copy, Copy]) -> None:
-    wrong = mutation("shape/view.py", "from __future__ import annotations", "raise ValueError")
+    wrong = mutation("ir/shape/view.py", "from __future__ import annotations", "raise ValueError")
     mutated, _ = copies
     with mutated.changed(wrong):
-        assert mutated.python(["-c", "import ferrule.shape.view"], 60)[0] == 1
-    assert mutated.python(["-c", "import ferrule.shape.view"], 60)[0] == 0
+        assert mutated.python(["-c", "import ferrule.ir.shape.view"], 60)[0] == 1
+    assert mutated.python(["-c", "import ferrule.ir.shape.view"], 60)[0] == 0
 
 
 def test_mutations_of_each_kind_are_made(tmp_path: Path) -> None:

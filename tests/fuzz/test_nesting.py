@@ -6,7 +6,7 @@ from random import Random
 
 import pytest
 
-from ferrule.lanes import Lanes
+from ferrule.transforms.batching import Lanes
 from tests.fuzz import nesting
 
 NESTS = 60

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from ferrule import Tensor
-from ferrule.gradient import Value
+from ferrule.autograd import Value
 from ferrule.tensor.cell import Cell
 from tests.fuzz import namespaces, surface
 from tests.fuzz.calls import accepted, accepted_statements

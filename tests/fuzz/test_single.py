@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from ferrule import Context
-from ferrule.gradient import Rule
-from ferrule.gradient.tape import REVERSE, Entry, Gradients, Value
+from ferrule.autograd import Rule
+from ferrule.autograd.tape import REVERSE, Entry, Gradients, Value
 from ferrule.ops import BinaryOps, MovementOps, Op, ReduceOps
 from tests.fuzz import reached
 from tests.fuzz.drawing import NothingFitsError
@@ -38,13 +38,13 @@ def test_each_rule_is_met_by_what_is_drawn_for_it() -> None:
 
 
 def test_with_a_focus_on_a_file_its_rules_are_drawn() -> None:
-    rules = reached.rules_in("tensor/pairs.py")
+    rules = reached.rules_in("tensor/math/pairs.py")
     assert len(rules) > 2
-    assert {r.rule.reverse.__module__ for r in rules} == {"ferrule.tensor.pairs"}
+    assert {r.rule.reverse.__module__ for r in rules} == {"ferrule.tensor.math.pairs"}
     # A file without rules has those of the methods that run its code.
     around = {r.rule.reverse.__name__ for r in reached.rules_in("tensor/broadcast.py")}
     assert "_reverse_copysign" in around
-    focused = Single(3, 0, "tensor/pairs.py")
+    focused = Single(3, 0, "tensor/math/pairs.py")
     with Context(FERRULE_DEVICE="NUMPY"):
         focused.start()
         lines = [focused.ruled() for _ in range(20)]

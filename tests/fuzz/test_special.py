@@ -10,11 +10,11 @@ import pytest
 
 import ferrule
 from ferrule import Context
-from ferrule.buffer import Buffer
-from ferrule.dependence import Contents
-from ferrule.schedule import stored
-from ferrule.schedule.costs import Costs
-from ferrule.schedule.hazards import Hazards
+from ferrule.fusion.costs import Costs
+from ferrule.fusion.hazards import Hazards
+from ferrule.fusion.plans import plan_cache
+from ferrule.ir.buffer import Buffer
+from ferrule.ir.dependence import Contents
 from tests.fuzz.check import Finding, check
 from tests.fuzz.program import Program, Source
 from tests.fuzz.reference import Machine
@@ -81,8 +81,8 @@ def _finding(index: int) -> Finding | None:
 
 
 def _forget_plans() -> None:
-    ferrule.schedule._recipes.clear()
-    ferrule.schedule._known_graphs.clear()
+    ferrule.fusion._recipes.clear()
+    ferrule.fusion._known_graphs.clear()
 
 
 def test_products_are_large_enough_for_tiles(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -95,7 +95,7 @@ def test_products_are_large_enough_for_tiles(monkeypatch: pytest.MonkeyPatch) ->
         return cost
 
     monkeypatch.setattr(Costs, "_reduce", noted)
-    monkeypatch.setattr(stored, "load", lambda key: None)
+    monkeypatch.setattr(plan_cache, "load", lambda key: None)
     for index in range(6):
         _forget_plans()
         seen.clear()

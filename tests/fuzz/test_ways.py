@@ -13,10 +13,10 @@ import pytest
 
 import ferrule
 from ferrule import Context, Tensor
-from ferrule.config import PASSES, config
-from ferrule.gradient.tape import REVERSE
-from ferrule.lanes import Lanes
+from ferrule.autograd.tape import REVERSE
+from ferrule.base.config import PASSES, config
 from ferrule.ops import UnaryOps
+from ferrule.transforms.batching import Lanes
 from ferrule.transforms.trace import Linear
 from tests.fuzz import check, functions, ways
 from tests.fuzz.check import Finding, Shadows, check_way, plausible
@@ -122,7 +122,7 @@ def plant(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     changes: dict[str, tuple[Any, str, Any]] = {
         "a stale replay": (functions, "TinyJit", Stale),
         "vmap": (ferrule, "vmap", of_the_first_lane),
-        "positions": (ferrule.tensor.positions, "wrapped", lambda index, *_: index),
+        "positions": (ferrule.tensor.index.positions, "wrapped", lambda index, *_: index),
         "lanes going backwards": (Lanes, "from_now_on", lambda lanes: lanes),
         "backward": (Tensor, "backward", lambda self: None),
         "checkpoint": (ferrule, "checkpoint", lambda step: lambda *args: step(*args[::-1])),
@@ -255,15 +255,15 @@ def _zeros(name: str, args: Any) -> Any:
 
 def test_optimisations_are_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
     seen: set[frozenset[str]] = set()
-    plan = ferrule.schedule._plan
+    plan = ferrule.fusion._plan
 
     def noting(*args: Any) -> Any:
         seen.add(config().FERRULE_SKIP)
         return plan(*args)
 
-    monkeypatch.setattr(ferrule.schedule, "_plan", noting)
-    ferrule.schedule._recipes.clear()
-    ferrule.schedule._known_graphs.clear()
+    monkeypatch.setattr(ferrule.fusion, "_plan", noting)
+    ferrule.fusion._recipes.clear()
+    ferrule.fusion._known_graphs.clear()
     found(PLAIN, Way("CPU", skipped="merge,fusion"))
     assert frozenset({"merge", "fusion"}) in seen
 

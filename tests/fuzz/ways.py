@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from ferrule import Context, Tensor, TinyJit
-from ferrule.config import PASSES
+from ferrule.base.config import PASSES
 from tests.fuzz.functions import DERIVATIVES, INSIDE, ORACLES, in_two, mapped, with_gradients
 from tests.fuzz.given import NAMES
 from tests.fuzz.program import Program, assigned

@@ -31,9 +31,9 @@ from tests.kernels import (
 from ferrule.codegen.intrinsics import MMA
 from ferrule.codegen.linearizer import Linearizer
 from ferrule.dtype import DType, dtypes
-from ferrule.expr import Length
+from ferrule.ir.expr import Length
 from ferrule.ops import LazyOp, ReduceOps
-from ferrule.renderer.cstyle import cuda_renderer
+from ferrule.renderer.c.style import cuda_renderer
 
 FILE = Path(__file__).parent / "registers.json"
 ROWS = 1 << 16
@@ -71,7 +71,7 @@ def _kernels() -> dict[str, LazyOp]:
 
 
 def _of_any_length() -> dict[str, LazyOp]:
-    """As `schedule/lengths.py` plans them for graphs that differ in a size."""
+    """As `fusion/dynamic/lengths.py` plans them for graphs that differ in a size."""
     n, many = Length("length0", 513, 1024), Length("length0", ROWS // 2 + 1, ROWS)
     x, w, rows = load(1, n, 768), load(2, 768, 768), load(1, 64, n)
     return {

@@ -27,10 +27,10 @@ from ferrule.codegen.kernel import show as show_kernel
 from ferrule.codegen.linearizer import Linearizer
 from ferrule.codegen.uops import show as show_program
 from ferrule.dtype import dtypes
-from ferrule.renderer.cdialect import CUDA, OPENCL, C, Dialect
-from ferrule.renderer.cstyle import CStyleRenderer
-from ferrule.renderer.llvmir import LLVMRenderer
-from ferrule.target import Target
+from ferrule.ir.target import Target
+from ferrule.renderer.c.dialect import CUDA, OPENCL, C, Dialect
+from ferrule.renderer.c.style import CStyleRenderer
+from ferrule.renderer.llvm.ir import LLVMRenderer
 
 FOLDER = Path(__file__).parent
 

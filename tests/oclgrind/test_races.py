@@ -15,8 +15,8 @@ from tests.kernels import CASES, Case
 
 from ferrule.codegen.linearizer import Linearizer
 from ferrule.codegen.search import slot_sizes
-from ferrule.renderer.cstyle import opencl_renderer
-from ferrule.target import detect_cpu
+from ferrule.ir.target import detect_cpu
+from ferrule.renderer.c.style import opencl_renderer
 
 pytestmark = pytest.mark.skipif(
     shutil.which("oclgrind-kernel") is None, reason="oclgrind is not installed"

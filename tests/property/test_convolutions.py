@@ -12,18 +12,18 @@ from hypothesis import strategies as st
 from tests.kernels import load, mul, store, total
 from tests.roles import of_kind, the_copy, the_reduce
 
-from ferrule.buffer import Buffer
+from ferrule.codegen.analysis.window import distance
 from ferrule.codegen.interpret import extent, interpret
 from ferrule.codegen.kernel import Kernel, Kind, Nest
 from ferrule.codegen.linearizer import Linearizer
 from ferrule.codegen.plan import loads
 from ferrule.codegen.uops import UOps, verify
-from ferrule.codegen.window import distance
 from ferrule.device import Device
 from ferrule.dtype import dtypes
-from ferrule.expr import ExprOp
+from ferrule.ir.buffer import Buffer
+from ferrule.ir.expr import ExprOp
+from ferrule.ir.target import Target, detect_cpu
 from ferrule.ops import LazyOp
-from ferrule.target import Target, detect_cpu
 from ferrule.tensor import Tensor
 
 HOST = detect_cpu()

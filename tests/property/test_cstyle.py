@@ -14,7 +14,7 @@ from tests.programs import I64, Builder, sample
 
 from ferrule.codegen.uops import UOp, UOps
 from ferrule.dtype import DType, dtypes
-from ferrule.expr import ExprOp
+from ferrule.ir.expr import ExprOp
 
 T = TypeVar("T")
 KINDS = [dtypes.float32, dtypes.int32, I64, dtypes.uint8]

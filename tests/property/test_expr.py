@@ -9,7 +9,7 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from ferrule.expr import (
+from ferrule.ir.expr import (
     BOOL,
     TRUE,
     Expr,
@@ -24,7 +24,7 @@ from ferrule.expr import (
     substitute,
     weighted_sum,
 )
-from ferrule.expr.base import ExprOp
+from ferrule.ir.expr.base import ExprOp
 
 SIZES = (1, 2, 3, 4, 6, 8, 12, 16)
 RANGES = [range_(f"r{size}", size) for size in SIZES]

@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 
 from ferrule.device import Buffer
 from ferrule.dtype import dtypes
-from ferrule.lazy import LazyBuffer
+from ferrule.engine.realize import realize
+from ferrule.ir.lazy import LazyBuffer
 from ferrule.ops import BinaryOps, ReduceOps, TernaryOps, UnaryOps
-from ferrule.realize import realize
 
 Array = np.ndarray[Any, Any]
 Pair = tuple[LazyBuffer, Array]

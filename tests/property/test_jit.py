@@ -7,7 +7,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ferrule.config import Context
+from ferrule.base.config import Context
 from ferrule.jit import TinyJit
 from ferrule.tensor import Tensor
 

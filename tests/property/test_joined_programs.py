@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from ferrule import Tensor, TinyJit
-from ferrule.config import Context
+from ferrule.base.config import Context
 
 Array = np.ndarray[Any, Any]
 ROWS, COLUMNS = 4, 6

@@ -26,7 +26,6 @@ from tests.kernels import (
     store,
 )
 
-from ferrule.buffer import Buffer
 from ferrule.codegen.heuristic import choose
 from ferrule.codegen.interpret import extent, interpret
 from ferrule.codegen.linearizer import Linearizer
@@ -35,8 +34,9 @@ from ferrule.codegen.opt import Opt, apply_opts
 from ferrule.codegen.uops import verify
 from ferrule.device import Device
 from ferrule.dtype import dtypes
+from ferrule.ir.buffer import Buffer
+from ferrule.ir.target import Target, detect_cpu
 from ferrule.ops import BufferOps, LazyOp, ReduceOps, UnaryOps
-from ferrule.target import Target, detect_cpu
 
 SHAPES = [(3, 4), (2, 3, 4), (12,), (5, 7), (4, 4), (17, 3), (2, 33), (6, 1, 5), (40,)]
 LARGEST = 600

@@ -9,8 +9,9 @@ import numpy as np
 import pytest
 
 from ferrule import Tensor
-from ferrule.schedule import _recipes, lengths
-from ferrule.schedule.lengths import _families
+from ferrule.fusion import _recipes
+from ferrule.fusion.dynamic import lengths
+from ferrule.fusion.dynamic.lengths import _families
 
 PROGRAMS = 40
 LONGEST = 140

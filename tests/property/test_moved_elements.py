@@ -11,7 +11,7 @@ import pytest
 from tests.moves import Array, Program
 
 from ferrule import Tensor, TinyJit, grad
-from ferrule.config import Context
+from ferrule.base.config import Context
 
 
 def equal(tensor: Tensor, array: Array, what: object) -> None:

@@ -11,12 +11,12 @@ from hypothesis import strategies as st
 
 from ferrule.device import Buffer
 from ferrule.dtype import dtypes
-from ferrule.lazy import Handle, LazyBuffer
+from ferrule.engine.realize import realize
+from ferrule.fusion.views import dense
+from ferrule.ir.lazy import Handle, LazyBuffer
+from ferrule.ir.shape.view import View
+from ferrule.ir.storage import Storage
 from ferrule.ops import BinaryOps, ReduceOps
-from ferrule.realize import realize
-from ferrule.schedule.views import dense
-from ferrule.shape.view import View
-from ferrule.storage import Storage
 
 Array = np.ndarray[Any, Any]
 

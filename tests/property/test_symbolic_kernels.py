@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 from tests.kernels import add, constant, load, matmul, softmax, store, total
 
-from ferrule.buffer import Buffer
 from ferrule.device import Device
-from ferrule.expr import Variable
+from ferrule.ir.buffer import Buffer
+from ferrule.ir.expr import Variable
 from ferrule.ops import BufferOps, LazyOp
 
 N = Variable("n", 1, 100)

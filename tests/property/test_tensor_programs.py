@@ -17,7 +17,7 @@ import pytest
 from tests.computations import compute as computed
 
 from ferrule import Tensor, TinyJit
-from ferrule.config import Context
+from ferrule.base.config import Context
 
 Array = np.ndarray[Any, Any]
 DTYPES = (np.int32, np.int32, np.int32, np.float32, np.int64, np.uint8, np.bool_)

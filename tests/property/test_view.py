@@ -6,8 +6,8 @@ import numpy
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ferrule.expr import TRUE, Expr, Variable, const
-from ferrule.shape.view import View
+from ferrule.ir.expr import TRUE, Expr, Variable, const
+from ferrule.ir.shape.view import View
 
 
 def places(view: View) -> numpy.ndarray:

@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 from tests.moves import shape_of
 
-from ferrule.expr import TRUE, Expr, Variable, all_of, as_expr, const, sint
-from ferrule.shape import movement
-from ferrule.shape.view import View
+from ferrule.ir.expr import TRUE, Expr, Variable, all_of, as_expr, const, sint
+from ferrule.ir.shape import movement
+from ferrule.ir.shape.view import View
 
 Array = np.ndarray[Any, Any]
 Index = tuple[Expr, ...]

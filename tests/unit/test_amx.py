@@ -17,7 +17,6 @@ from tests.softtiles import emulated
 from tests.unit.test_tensorize import BFLOAT16, WITH_DOT, check, empty_result, inputs_of
 from tests.unit.test_tensorize import matrix_product as product
 
-from ferrule import target
 from ferrule.codegen.interpret import interpret
 from ferrule.codegen.intrinsics import TILE
 from ferrule.codegen.kernel import Kind
@@ -27,11 +26,12 @@ from ferrule.codegen.opt import Opt, ScheduleError, apply_opts
 from ferrule.codegen.prepack import prepack
 from ferrule.codegen.uops import OF_TILES, ProgramError, UOps, verify
 from ferrule.dtype import dtypes
+from ferrule.ir import target
+from ferrule.ir.target import Target
 from ferrule.renderer.base import RenderError
-from ferrule.renderer.llvmir import LLVMRenderer
-from ferrule.renderer.llvmtile import configuration
-from ferrule.runtime.llvm import CPUCompiler
-from ferrule.target import Target
+from ferrule.renderer.llvm.ir import LLVMRenderer
+from ferrule.renderer.llvm.tile import configuration
+from ferrule.runtime.cpu.llvm import CPUCompiler
 
 AMX = replace(
     WITH_DOT,

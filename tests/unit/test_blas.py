@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from ferrule import Context, Tensor, dtypes
-from ferrule.blas import _controls, blas_threads, one_blas_thread
-from ferrule.host import on_host
+from ferrule.engine.blas import _controls, blas_threads, one_blas_thread
+from ferrule.engine.host import on_host
 
 found: list[int | None] = []
 

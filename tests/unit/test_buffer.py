@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 from tests.effort import calls
 
-import ferrule.buffer
-from ferrule.buffer import Allocator, Buffer, BufferUseError, LRUAllocator, allocators
-from ferrule.config import Context
+import ferrule.ir.buffer
+from ferrule.base.config import Context
 from ferrule.device import Device
 from ferrule.dtype import DType, dtypes
 from ferrule.helpers import GlobalCounters
+from ferrule.ir.buffer import Allocator, Buffer, BufferUseError, LRUAllocator, allocators
 
 
 class Counting(LRUAllocator):
@@ -187,11 +187,11 @@ def test_a_copy_is_the_callers_own(device: str, shape: tuple[int, ...]) -> None:
 def test_a_read_guard_is_told_of_reads() -> None:
     seen: list[Buffer] = []
     buffer = Buffer.fromCPU("NUMPY", np.zeros(2, np.float32))
-    token = ferrule.buffer.read_guard.set(seen.append)
+    token = ferrule.ir.buffer.read_guard.set(seen.append)
     buffer.toCPU()
     buffer.copyout(memoryview(bytearray(8)))
     buffer.copied((2,))
-    ferrule.buffer.read_guard.reset(token)
+    ferrule.ir.buffer.read_guard.reset(token)
     buffer.toCPU()
     assert seen == [buffer] * 3
 

@@ -14,8 +14,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from ferrule.buffer import Buffer
-from ferrule.capture import (
+from ferrule.device import CompiledASTRunner, Device, JITRunner
+from ferrule.device.capture import (
     Capture,
     GraphReentryError,
     JitError,
@@ -31,13 +31,13 @@ from ferrule.capture import (
     shared_buffers,
     user_location,
 )
-from ferrule.device import CompiledASTRunner, Device, JITRunner
+from ferrule.device.memory_planner import ALIGNMENT
 from ferrule.dtype import DType, dtypes
-from ferrule.expr import Variable
-from ferrule.memory import ALIGNMENT
+from ferrule.ir.buffer import Buffer
+from ferrule.ir.expr import Variable
+from ferrule.ir.shape.shapetracker import ShapeTracker
+from ferrule.ir.shape.view import View
 from ferrule.ops import BinaryOps, BufferOps, LazyOp, MemBuffer
-from ferrule.shape.shapetracker import ShapeTracker
-from ferrule.shape.view import View
 
 F = dtypes.float32
 

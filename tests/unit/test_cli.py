@@ -6,8 +6,9 @@ from typing import Any
 
 import pytest
 
-from ferrule import cli, diskcache
-from ferrule.config import Context
+from ferrule import cli
+from ferrule.base import diskcache
+from ferrule.base.config import Context
 from ferrule.demo import digits
 
 

@@ -6,7 +6,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-from ferrule.runtime import elf, llvm
+from ferrule.runtime.cpu import elf, llvm
 
 # Objects of other formats and processors than our loader knows.
 LLVM_LOADS = not elf.supports(llvm.host_compiler().compile(""))
@@ -14,10 +14,10 @@ LLVM_LOADS = not elf.supports(llvm.host_compiler().compile(""))
 RUN = """
 import sys
 import numpy as np
-from ferrule.config import Context
-from ferrule.runtime.cpu_memory import CPUAllocator
-from ferrule.runtime.cpu_program import CPUProgram
-from ferrule.runtime.llvm import host_compiler
+from ferrule.base.config import Context
+from ferrule.runtime.cpu.memory import CPUAllocator
+from ferrule.runtime.cpu.program import CPUProgram
+from ferrule.runtime.cpu.llvm import host_compiler
 
 SOURCE = '''{source}'''
 
@@ -37,7 +37,7 @@ import numpy as np
 from ferrule.device import Buffer, Device
 from ferrule.dtype import dtypes
 from ferrule.ops import BinaryOps, BufferOps, LazyOp, MemBuffer
-from ferrule.shape.shapetracker import ShapeTracker
+from ferrule.ir.shape.shapetracker import ShapeTracker
 
 st = ShapeTracker.from_shape((100,))
 x = LazyOp(BufferOps.LOAD, (), MemBuffer(1, dtypes.float32, st))
@@ -108,7 +108,7 @@ print([name for name in {names} if name in sys.modules])
 
 
 def test_a_training_step_that_is_in_the_cache_needs_no_code_generation(tmp_path: Path) -> None:
-    names = ["ferrule.codegen.linearizer", "ferrule.codegen.kernel", "ferrule.renderer.llvmir"]
+    names = ["ferrule.codegen.linearizer", "ferrule.codegen.kernel", "ferrule.renderer.llvm.ir"]
     code = STEP.replace("{names}", str(names))
     assert run(code, tmp_path) == str(names)
     assert run(code, tmp_path) == "[]"

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from ferrule.config import (
+from ferrule.base.config import (
     ConfigError,
     Context,
     config,

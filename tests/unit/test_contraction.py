@@ -14,9 +14,9 @@ from ferrule.codegen.heuristic import schedule
 from ferrule.codegen.kernel import Kind, reads
 from ferrule.codegen.lower import lower
 from ferrule.codegen.plan import step_of
-from ferrule.codegen.tile import best_tile
+from ferrule.codegen.schedules.tile import best_tile
 from ferrule.dtype import DType, dtypes
-from ferrule.expr import Variable
+from ferrule.ir.expr import Variable
 
 WIDE = replace(
     HOST,

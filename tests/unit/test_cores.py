@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from tests.cores import keep_to_own, own
 
-import ferrule.config
+import ferrule.base.config
 
 
 @pytest.mark.parametrize(("worker", "expected"), [(0, [0, 1]), (3, [6, 7]), (8, [0, 1])])
@@ -35,4 +35,4 @@ def test_a_worker_finds_all_cores_though_it_inherits_two(monkeypatch: pytest.Mon
 
 
 def test_no_test_sees_more() -> None:
-    assert ferrule.config.usable_cores() <= 2
+    assert ferrule.base.config.usable_cores() <= 2

@@ -10,16 +10,16 @@ import numpy as np
 import pytest
 from tests.interrupting import interrupted_once
 
-from ferrule.buffer import Buffer, allocators
-from ferrule.capture import GraphException, GraphReentryError, JitItem
-from ferrule.config import Context
+from ferrule.base.config import Context
 from ferrule.device import BufferCopy, CompiledASTRunner, GlobalCounters
+from ferrule.device.capture import GraphException, GraphReentryError, JitItem
 from ferrule.dtype import DType, dtypes
-from ferrule.expr import Variable
-from ferrule.runtime import llvm
-from ferrule.runtime.cpu_memory import CPUAllocator
-from ferrule.runtime.cpu_program import CPUProgram, native_runtime
-from ferrule.runtime.graph.cpu import CPUGraph
+from ferrule.ir.buffer import Buffer, allocators
+from ferrule.ir.expr import Variable
+from ferrule.runtime.cpu import llvm
+from ferrule.runtime.cpu.graph import CPUGraph
+from ferrule.runtime.cpu.memory import CPUAllocator
+from ferrule.runtime.cpu.program import CPUProgram, native_runtime
 
 Kernels = dict[str, Callable[..., str]]
 compiler = llvm.host_compiler()

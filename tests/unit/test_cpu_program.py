@@ -13,13 +13,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from ferrule import diskcache
-from ferrule.config import Context
-from ferrule.runtime import cpu_memory, llvm
-from ferrule.runtime.cpu_memory import CPUAllocator, CPUMemory
-from ferrule.runtime.cpu_program import CPUProgram
-from ferrule.runtime.llvm import CPUCompiler
-from ferrule.target import detect_cpu
+from ferrule.base import diskcache
+from ferrule.base.config import Context
+from ferrule.ir.target import detect_cpu
+from ferrule.runtime.cpu import llvm
+from ferrule.runtime.cpu import memory as cpu_memory
+from ferrule.runtime.cpu.llvm import CPUCompiler
+from ferrule.runtime.cpu.memory import CPUAllocator, CPUMemory
+from ferrule.runtime.cpu.program import CPUProgram
 
 Kernels = dict[str, Callable[..., str]]
 compiler = llvm.host_compiler()

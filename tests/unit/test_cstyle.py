@@ -38,12 +38,12 @@ from ferrule.codegen.interpret import interpret
 from ferrule.codegen.linearizer import Linearizer
 from ferrule.codegen.uops import ProgramError, UOp, UOps, verify
 from ferrule.dtype import DType, dtypes
-from ferrule.expr import ExprOp
+from ferrule.ir.expr import ExprOp
+from ferrule.ir.target import Target
 from ferrule.renderer.base import RenderError
-from ferrule.renderer.cdialect import CUDA, OPENCL, C, Dialect, special_bits
-from ferrule.renderer.cfunction import pieces
-from ferrule.renderer.cstyle import CStyleRenderer, cuda_renderer, opencl_renderer
-from ferrule.target import Target
+from ferrule.renderer.c.dialect import CUDA, OPENCL, C, Dialect, special_bits
+from ferrule.renderer.c.function import pieces
+from ferrule.renderer.c.style import CStyleRenderer, cuda_renderer, opencl_renderer
 
 FLOAT8 = [dtypes.float8_e4m3, dtypes.float8_e5m2]
 EVERY = [*COMPUTED, *NARROW, *FLOAT8]

@@ -3,8 +3,8 @@
 import pytest
 from tests.gpus import nvidia, told
 
-from ferrule.codegen.grid.cost import multiprocessors
-from ferrule.runtime.cuda_driver import gpu_target
+from ferrule.codegen.schedules.gpu.cost import multiprocessors
+from ferrule.runtime.cuda.driver import gpu_target
 
 
 @pytest.mark.parametrize(

@@ -5,9 +5,9 @@ from collections.abc import Sequence
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ferrule.buffer import Buffer
-from ferrule.dependence import Contents, Dependencies
 from ferrule.dtype import dtypes
+from ferrule.ir.buffer import Buffer
+from ferrule.ir.dependence import Contents, Dependencies
 
 Access = tuple[Buffer, bool, bool]
 

@@ -14,10 +14,9 @@ from tests.kernels import matmul, store
 
 import ferrule.device
 import ferrule.runtime.numpy as numpy_device
-from ferrule import diskcache
-from ferrule.buffer import Buffer
+from ferrule.base import diskcache
+from ferrule.base.config import Context, config
 from ferrule.codegen.intrinsics import MMA_TF32
-from ferrule.config import Context, config
 from ferrule.device import (
     Allocator,
     Compiled,
@@ -34,16 +33,17 @@ from ferrule.device import (
     observer,
     update_stats,
 )
+from ferrule.device.autotune.tuning_cache import Winner
+from ferrule.device.runner import BufferCopy, RunnerError
 from ferrule.dtype import dtypes
-from ferrule.expr import Variable
+from ferrule.ir.buffer import Buffer
+from ferrule.ir.expr import Variable
+from ferrule.ir.shape.shapetracker import ShapeTracker
+from ferrule.ir.shape.view import View
+from ferrule.ir.target import Target, detect_cpu
 from ferrule.ops import BinaryOps, BufferOps, LazyOp, MemBuffer, OpError, ReduceOps, UnaryOps
-from ferrule.runner import BufferCopy, RunnerError
 from ferrule.runtime.cpu import CPUProgram
-from ferrule.shape.shapetracker import ShapeTracker
-from ferrule.shape.view import View
-from ferrule.target import Target, detect_cpu
 from ferrule.tensor import Tensor
-from ferrule.winners import Winner
 
 FLOAT = dtypes.float32
 
@@ -366,7 +366,7 @@ def test_an_entry_that_is_malformed_is_not_there(
     def get_many(table: str, keys: Sequence[str]) -> dict[str, bytes]:
         return dict.fromkeys(keys, entry) if table == ferrule.device._KERNEL_TABLE else {}
 
-    monkeypatch.setattr(ferrule.diskcache, "get_many", get_many)
+    monkeypatch.setattr(ferrule.base.diskcache, "get_many", get_many)
     assert simple_device("malformed").get_runner(add()).prg
 
 

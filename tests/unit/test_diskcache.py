@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from ferrule import diskcache
-from ferrule.config import Context
-from ferrule.diskcache import CacheWarning, DiskCache, digest
+from ferrule.base import diskcache
+from ferrule.base.config import Context
+from ferrule.base.diskcache import CacheWarning, DiskCache, digest
 
 needs_users = pytest.mark.skipif(not hasattr(os, "geteuid"), reason="no file owners here")
 needs_fork = pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
@@ -73,7 +73,7 @@ def test_the_settings_choose_the_folder(tmp_path: Path) -> None:
 
 def test_another_process_reads_it(tmp_path: Path) -> None:
     DiskCache(str(tmp_path)).put("t", "k", b"\x00\xff text")
-    code = "from ferrule import diskcache; print(diskcache.get('t', 'k'))"
+    code = "from ferrule.base import diskcache; print(diskcache.get('t', 'k'))"
     output, _ = run_python(code, tmp_path).communicate()
     assert output.strip() == repr(b"\x00\xff text")
 
@@ -81,7 +81,7 @@ def test_another_process_reads_it(tmp_path: Path) -> None:
 def test_processes_and_threads_fill_one_cache_at_once(tmp_path: Path) -> None:
     code = """
 from threading import Thread
-from ferrule import diskcache
+from ferrule.base import diskcache
 def fill(part):
     for number in range(40):
         diskcache.put("t", f"{part}-{number}", f"value {part} {number}".encode() * 50)
@@ -251,7 +251,7 @@ def test_a_full_disk_and_a_foreign_lock_are_no_error(tmp_path: Path) -> None:
 def as_nobody(code: str, folder: Path) -> str:
     """Runs code as an ordinary user, since root may write anywhere."""
     drop = "import os\nif os.geteuid() == 0: os.setgid(65534); os.setuid(65534)\n"
-    output, _ = run_python("import ferrule.diskcache\n" + drop + code, folder).communicate()
+    output, _ = run_python("import ferrule.base.diskcache\n" + drop + code, folder).communicate()
     return output.strip()
 
 
@@ -270,7 +270,7 @@ def test_a_read_only_folder_is_read() -> None:
 
 def check_that_it_is_read(folder: Path) -> None:
     code = """
-from ferrule import diskcache
+from ferrule.base import diskcache
 diskcache.put("t", "l", b"dropped")
 print(diskcache.get("t", "k"), diskcache.get("t", "l"))
 """

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from ferrule.runtime import elf, llvm
-from ferrule.runtime.elf import ObjectError
-from ferrule.runtime.pool import kernel_externals
+from ferrule.runtime.cpu import elf, llvm
+from ferrule.runtime.cpu.elf import ObjectError
+from ferrule.runtime.cpu.pool import kernel_externals
 
 compiler = llvm.host_compiler()
 pytestmark = pytest.mark.skipif(

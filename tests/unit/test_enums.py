@@ -7,7 +7,7 @@ from enum import auto
 
 import pytest
 
-from ferrule.enums import Enum
+from ferrule.base.enums import Enum
 from ferrule.ops import BinaryOps
 
 

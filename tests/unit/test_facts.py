@@ -8,15 +8,15 @@ import numpy as np
 import pytest
 
 from ferrule import Tensor
-from ferrule.config import Context
+from ferrule.base.config import Context
 from ferrule.device import Compiled, Device
 from ferrule.dtype import dtypes
-from ferrule.expr import Variable
-from ferrule.facts import KernelFacts
+from ferrule.ir.expr import Variable
+from ferrule.ir.shape.shapetracker import ShapeTracker
+from ferrule.ir.shape.view import View
+from ferrule.ir.statistics import KernelFacts
 from ferrule.ops import BinaryOps, BufferOps, LazyOp, MemBuffer, ReduceOps
 from ferrule.schedule import create_schedule
-from ferrule.shape.shapetracker import ShapeTracker
-from ferrule.shape.view import View
 
 FLOAT = dtypes.float32
 

@@ -7,10 +7,8 @@ import numpy as np
 import pytest
 from tests.gpus import nvidia
 
-from ferrule import schedule
-from ferrule.backward import pull_back
-from ferrule.config import Context
-from ferrule.gradient import (
+from ferrule import fusion
+from ferrule.autograd import (
     FLAT,
     REVERSE,
     Entry,
@@ -22,8 +20,10 @@ from ferrule.gradient import (
     is_recording,
     record_several,
 )
+from ferrule.autograd.backward import pull_back
+from ferrule.base.config import Context
+from ferrule.ir.target import Target, detect_cpu
 from ferrule.ops import BinaryOps, LoadOps, MovementOps, ReduceOps, TernaryOps, UnaryOps
-from ferrule.target import Target, detect_cpu
 from ferrule.tensor import Tensor
 
 
@@ -371,12 +371,12 @@ def test_a_loss_over_many_classes_reads_its_scores_twice(
     monkeypatch: pytest.MonkeyPatch, target: Target
 ) -> None:
     """Once for numbers of each row, once for the gradient; a label's score is gathered."""
-    monkeypatch.setattr(schedule, "target_of", lambda device: target)
+    monkeypatch.setattr(fusion, "target_of", lambda device: target)
     x = Tensor(np.zeros((512, 5000), np.float32)).realize().requires_grad_()
     loss = x.cross_entropy(Tensor(np.zeros(512, np.int32)).realize())
     loss.backward()
     assert x.grad is not None
-    items = schedule.make_schedule([loss.lazydata, x.grad.lazydata]).items
+    items = fusion.make_schedule([loss.lazydata, x.grad.lazydata]).items
     assert [item.out.size for item in items if item.out.size > 1024] == [512 * 5000]
     reading = [item.ast for item in items if any(b.size == x.numel() for b in item.inputs)]
     gathers = [ast for ast in reading if any(n.op is MovementOps.GATHER for n in ast.toposort())]

@@ -35,8 +35,6 @@ from tests.roles import copies, last_reduce, reduces, the_output
 from tests.unit.test_gridtile import shared_bytes
 
 from ferrule import Tensor
-from ferrule.codegen.grid.chains import Chain, ChainTile, can_run_along, tile_chain
-from ferrule.codegen.grid.cost import GridTile
 from ferrule.codegen.interpret import AccessError, RaceError, interpret
 from ferrule.codegen.intrinsics import MATRIX_INTRINSICS, MMA, MatrixIntrinsic
 from ferrule.codegen.kernel import MONOIDS, Kernel, KernelError, Kind
@@ -44,13 +42,15 @@ from ferrule.codegen.linearizer import Linearizer, linearize
 from ferrule.codegen.lower import lower
 from ferrule.codegen.opt import Opt, ScheduleError, apply_opts
 from ferrule.codegen.plan import Plan
+from ferrule.codegen.schedules.gpu.chains import Chain, ChainTile, can_run_along, tile_chain
+from ferrule.codegen.schedules.gpu.cost import GridTile
 from ferrule.codegen.uops import UOps
 from ferrule.codegen.wellformed import verify
 from ferrule.dtype import DType, dtypes
-from ferrule.expr import ExprOp, Length, as_expr, const, sint
+from ferrule.ir.expr import ExprOp, Length, as_expr, const, sint
+from ferrule.ir.target import Target
 from ferrule.ops import BinaryOps, LazyOp, ReduceOps, TernaryOps, UnaryOps
 from ferrule.schedule import create_schedule
-from ferrule.target import Target
 
 
 def tile(rows: int, terms: int, columns: int, down: int, across: int, step: int) -> ChainTile:

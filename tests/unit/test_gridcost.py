@@ -5,14 +5,14 @@ from dataclasses import replace
 import pytest
 from tests.gpus import ARCHITECTURES, nvidia
 
-from ferrule.codegen.grid.cost import (
+from ferrule.codegen.intrinsics import MMA, MMA_TF32, WGMMA, MatrixIntrinsic
+from ferrule.codegen.schedules.gpu.cost import (
     Work,
     _candidates,
     best_grid_tile,
     grid_tile_cost,
     naive_cost,
 )
-from ferrule.codegen.intrinsics import MMA, MMA_TF32, WGMMA, MatrixIntrinsic
 
 PRODUCTS = [(128, 128, 128), (1000, 10, 512)]
 """Rows, columns and terms: of few results, or few columns."""

@@ -24,15 +24,15 @@ from tests.planning import Work
 from tests.roles import last_reduce, the_output
 from tests.unit.test_gridchains import SMALL, by_warps, results, rounding, tile, tiled, warps
 
-from ferrule import Tensor, schedule
-from ferrule.codegen.grid.chains import ChainTile, can_run_along
+from ferrule import Tensor, fusion
 from ferrule.codegen.interpret import AccessError, RaceError, interpret
 from ferrule.codegen.intrinsics import MMA_TF32, MatrixIntrinsic
 from ferrule.codegen.linearizer import Linearizer
 from ferrule.codegen.lower import lower
+from ferrule.codegen.schedules.gpu.chains import ChainTile, can_run_along
 from ferrule.codegen.uops import UOps
 from ferrule.dtype import DType, dtypes
-from ferrule.lazy import LazyBuffer
+from ferrule.ir.lazy import LazyBuffer
 from ferrule.ops import BufferOps, LazyOp, TernaryOps
 
 GRADIENTS = ("query", "key", "value")
@@ -225,7 +225,7 @@ def gradients(
 @pytest.fixture
 def blocks_of_threads(monkeypatch: pytest.MonkeyPatch) -> None:
     """The graph is made and cut for a GPU."""
-    monkeypatch.setattr(schedule, "target_of", lambda device: LARGE)
+    monkeypatch.setattr(fusion, "target_of", lambda device: LARGE)
 
 
 @pytest.mark.usefixtures("blocks_of_threads")
@@ -234,7 +234,7 @@ def test_attention_of_any_length_is_one_kernel_as_well(monkeypatch: pytest.Monke
     chains = []
     for n in (200, 230, 211, 251, 140):
         x = Tensor.empty(16, n, 64)
-        items = schedule.make_schedule([x.scaled_dot_product_attention(x, x).lazydata]).items
+        items = fusion.make_schedule([x.scaled_dot_product_attention(x, x).lazydata]).items
         chains.append(items[-1].ast)
         assert can_run_along(lower(items[-1].ast, "chain"))
     assert [bool(ast.vars()) for ast in chains] == [False] * 3 + [True] * 2
@@ -246,7 +246,7 @@ def test_attention_of_any_length_is_one_kernel_as_well(monkeypatch: pytest.Monke
 @pytest.mark.parametrize(("depth", "dtype"), [(64, "float32"), (128, "bfloat16"), (80, "float16")])
 def test_nothing_in_memory_is_as_large_as_the_scores(mask: str, depth: int, dtype: str) -> None:
     heads, positions = 2, 2048
-    items = schedule.make_schedule(gradients(positions, depth, dtype, mask, heads)).items
+    items = fusion.make_schedule(gradients(positions, depth, dtype, mask, heads)).items
     most = max(buffer.size for item in items for buffer in item.outputs)
     assert most == heads * positions * depth
     chains = [i.ast for i in items if any(n.op is BufferOps.KEEP for n in i.ast.toposort())]
@@ -262,13 +262,13 @@ def test_nothing_in_memory_is_as_large_as_the_scores(mask: str, depth: int, dtyp
 @pytest.mark.usefixtures("blocks_of_threads")
 def test_heads_that_share_a_key_and_a_value() -> None:
     nodes = gradients(2048, 64, "float32", "none", heads=6, groups=3)
-    items = schedule.make_schedule(nodes).items
+    items = fusion.make_schedule(nodes).items
     assert max(buffer.size for item in items for buffer in item.buffers) == 6 * 2048 * 64
 
 
 @pytest.mark.usefixtures("blocks_of_threads")
 def test_scores_that_are_not_much_larger_than_what_they_are_made_of_are_stored() -> None:
-    items = schedule.make_schedule(gradients(256, 64, "float32", "none", heads=16)).items
+    items = fusion.make_schedule(gradients(256, 64, "float32", "none", heads=16)).items
     assert max(buffer.size for item in items for buffer in item.buffers) == 16 * 256 * 256
 
 
@@ -282,5 +282,5 @@ def test_a_hidden_layer_with_long_sums_is_computed_once() -> None:
     hidden = (x @ first).relu()
     grads = (hidden @ second).gradient(first, second, gradient=Tensor.ones(8192, 512))
     del hidden
-    items = schedule.make_schedule([grad.lazydata for grad in grads]).items
+    items = fusion.make_schedule([grad.lazydata for grad in grads]).items
     assert not any(n.op is BufferOps.KEEP for item in items for n in item.ast.toposort())

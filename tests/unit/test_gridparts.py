@@ -8,15 +8,15 @@ from tests.blocks import GRID
 from tests.gpus import LARGE as GPU
 from tests.kernels import Array, load, matmul, mul, reduce, store, sub, total, widened
 
-from ferrule import GlobalCounters, Tensor, schedule
-from ferrule.codegen.grid.parts import Parts, parts_of
+from ferrule import GlobalCounters, Tensor, fusion
 from ferrule.codegen.interpret import interpret
 from ferrule.codegen.linearizer import Linearizer
+from ferrule.codegen.schedules.gpu.split_reduce import Parts, parts_of
 from ferrule.dtype import DType, dtypes
-from ferrule.expr import Variable
+from ferrule.fusion.split_reduce import in_parts, numbered
+from ferrule.ir.expr import Variable
+from ferrule.ir.target import Target
 from ferrule.ops import BufferOps, LazyOp, MemBuffer, ReduceOps, UnaryOps
-from ferrule.schedule.parts import in_parts, numbered
-from ferrule.target import Target
 
 
 def parts(ast: LazyOp, target: Target = GPU) -> tuple[int, int] | None:
@@ -228,7 +228,7 @@ def test_parts_of_a_scatter(how: str, combine: np.ufunc, axis: int) -> None:
 @pytest.fixture
 def gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     """Schedules as for a GPU, whose kernels the oracle runs."""
-    monkeypatch.setattr(schedule, "target_of", lambda device: GPU)
+    monkeypatch.setattr(fusion, "target_of", lambda device: GPU)
 
 
 def counted(x: Tensor) -> tuple[Array, int]:

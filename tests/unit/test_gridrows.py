@@ -29,7 +29,7 @@ from ferrule.codegen.opt import Opt, ScheduleError, apply_opts
 from ferrule.codegen.plan import Plan, loads
 from ferrule.codegen.uops import UOps
 from ferrule.dtype import dtypes
-from ferrule.expr import ExprOp, Variable
+from ferrule.ir.expr import ExprOp, Variable
 from ferrule.ops import (
     BinaryOps,
     BufferOps,

@@ -5,16 +5,16 @@ import pytest
 from tests.blocks import GRID
 from tests.kernels import Array, add, load, store
 
-from ferrule.codegen.grid.scatter import scatter_cycles
+from ferrule.codegen.analysis.injective_stores import is_injective, owned_digit
 from ferrule.codegen.interpret import interpret
 from ferrule.codegen.kernel import KernelError, Store
 from ferrule.codegen.linearizer import Linearizer
 from ferrule.codegen.opt import Opt, ScheduleError
-from ferrule.codegen.owner import is_injective, owned_digit
+from ferrule.codegen.schedules.gpu.scatter import scatter_cycles
 from ferrule.codegen.uops import UOps
 from ferrule.dtype import dtypes
-from ferrule.expr import INDEX, TRUE, Variable, both, cast, const, less, range_
-from ferrule.expr import load as element
+from ferrule.ir.expr import INDEX, TRUE, Variable, both, cast, const, less, range_
+from ferrule.ir.expr import load as element
 from ferrule.ops import LazyOp, ReduceOps
 
 

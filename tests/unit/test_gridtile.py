@@ -32,9 +32,6 @@ from tests.kernels import (
 )
 from tests.roles import reduces, the_output, the_reduce
 
-from ferrule.codegen.grid import tile as gridtile
-from ferrule.codegen.grid.cost import GridTile, best_group
-from ferrule.codegen.grid.tile import tile_grid
 from ferrule.codegen.interpret import AccessError, RaceError, interpret
 from ferrule.codegen.intrinsics import MMA, MMA_TF32, MatrixIntrinsic, matrix_intrinsic
 from ferrule.codegen.kernel import COMBINING_BYTES, KernelError
@@ -43,11 +40,14 @@ from ferrule.codegen.lower import lower
 from ferrule.codegen.opt import PRIMITIVES, Opt, ScheduleError
 from ferrule.codegen.plan import Plan
 from ferrule.codegen.primitives.products import tensorize
+from ferrule.codegen.schedules.gpu import tile as gridtile
+from ferrule.codegen.schedules.gpu.cost import GridTile, best_group
+from ferrule.codegen.schedules.gpu.tile import tile_grid
 from ferrule.codegen.threads import Threads
 from ferrule.codegen.uops import UOps
 from ferrule.codegen.wellformed import verify
 from ferrule.dtype import DType, dtypes
-from ferrule.expr import ExprOp, Variable
+from ferrule.ir.expr import ExprOp, Variable
 from ferrule.ops import BinaryOps, BufferOps, LazyOp, ReduceOps
 
 SMALL = GridTile(rows=2, columns=4, row_threads=4, column_threads=2, step=8)

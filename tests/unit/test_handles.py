@@ -19,13 +19,13 @@ import pytest
 
 import ferrule
 from ferrule import Tensor
-from ferrule.buffer import Buffer, GlobalCounters
+from ferrule.base.threadstate import this_thread
 from ferrule.dtype import dtypes
-from ferrule.lazy import Handle, LazyBuffer
-from ferrule.node import _MOST_DEAD, needed_outside, recent_nodes, sweep
+from ferrule.fusion.plans.graph_key import Outline
+from ferrule.ir.buffer import Buffer, GlobalCounters
+from ferrule.ir.lazy import Handle, LazyBuffer
+from ferrule.ir.node import _MOST_DEAD, needed_outside, recent_nodes, sweep
 from ferrule.ops import UnaryOps
-from ferrule.schedule.outline import Outline
-from ferrule.threadstate import this_thread
 
 X = np.arange(1, 13, dtype=np.float32).reshape(3, 4)
 

@@ -6,13 +6,13 @@ import numpy as np
 import pytest
 
 from ferrule import Tensor
-from ferrule.buffer import Buffer
 from ferrule.dtype import dtypes
-from ferrule.lazy import LazyBuffer
+from ferrule.engine.realize import realize
+from ferrule.fusion import make_schedule
+from ferrule.ir.buffer import Buffer
+from ferrule.ir.lazy import LazyBuffer
+from ferrule.ir.storage import Storage
 from ferrule.ops import BinaryOps, ReduceOps
-from ferrule.realize import realize
-from ferrule.schedule import make_schedule
-from ferrule.storage import Storage
 
 Array = np.ndarray[Any, Any]
 SIZE = 1000

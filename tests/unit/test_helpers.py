@@ -3,9 +3,8 @@
 import numpy
 import pytest
 
-import ferrule.helpers
+import ferrule.base.helpers
 from ferrule.dtype import DType
-from ferrule.expr import Variable
 from ferrule.helpers import (
     GlobalCounters,
     ansi_length,
@@ -15,6 +14,7 @@ from ferrule.helpers import (
     prod,
     round_up,
 )
+from ferrule.ir.expr import Variable
 
 
 def test_prod_of_symbolic_sizes() -> None:
@@ -55,6 +55,8 @@ def test_reset_leaves_memory_in_use(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_what_the_documents_have_here() -> None:
-    assert ferrule.helpers.DType is DType  # type: ignore[attr-defined]
-    with pytest.raises(AttributeError, match=r"'ferrule\.helpers' has no attribute 'prd'; did you"):
-        _ = ferrule.helpers.prd  # type: ignore[attr-defined]
+    assert ferrule.base.helpers.DType is DType  # type: ignore[attr-defined]
+    with pytest.raises(
+        AttributeError, match=r"'ferrule\.base\.helpers' has no attribute 'prd'; did you"
+    ):
+        _ = ferrule.base.helpers.prd  # type: ignore[attr-defined]

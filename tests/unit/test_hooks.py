@@ -7,9 +7,9 @@ import gc
 import pytest
 
 from ferrule import Tensor, TinyJit, checkpoint, grad, jvp
-from ferrule.backward import hooks
-from ferrule.gradient import GradientError
-from ferrule.shape.view import ShapeError
+from ferrule.autograd import GradientError
+from ferrule.autograd.backward import hooks
+from ferrule.ir.shape.view import ShapeError
 from ferrule.tensor.autograd import _retaining
 
 

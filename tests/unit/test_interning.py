@@ -6,8 +6,8 @@ from collections.abc import Callable
 
 import pytest
 
-from ferrule import interning
-from ferrule.interning import Entry, Table
+from ferrule.base import interning
+from ferrule.base.interning import Entry, Table
 
 
 class Thing:

@@ -7,17 +7,11 @@ import numpy as np
 import pytest
 from tests.programs import I64, Array, Builder
 
-from ferrule.codegen.interpret import (
-    AccessError,
-    InterpretError,
-    RaceError,
-    extent,
-    interpret,
-)
+from ferrule.codegen.interpret import AccessError, InterpretError, RaceError, extent, interpret
 from ferrule.codegen.interpret.memory import Memory
 from ferrule.codegen.uops import ProgramError, UOp, UOps
 from ferrule.dtype import DType, dtypes
-from ferrule.expr import ExprOp
+from ferrule.ir.expr import ExprOp
 
 
 def apply(op: ExprOp, *columns: Array) -> Array:

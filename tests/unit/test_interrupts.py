@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-import ferrule.runner
-from ferrule.config import Context
-from ferrule.interrupts import Whole
+import ferrule.device.runner
+from ferrule.base.config import Context
+from ferrule.base.interrupts import Whole
 from ferrule.jit import TinyJit
 from ferrule.tensor import Tensor
 
@@ -41,7 +41,10 @@ def interrupting(monkeypatch: pytest.MonkeyPatch, after: int = 1) -> Callable[[]
 
         return run
 
-    for kind in (ferrule.runner.CompiledASTRunner, ferrule.runner.InterpretedASTRunner):
+    for kind in (
+        ferrule.device.runner.CompiledASTRunner,
+        ferrule.device.runner.InterpretedASTRunner,
+    ):
         monkeypatch.setattr(kind, "__call__", watched(kind.__call__))
     return lambda: runs
 

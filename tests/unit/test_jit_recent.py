@@ -15,10 +15,10 @@ import numpy as np
 import pytest
 
 from ferrule.dtype import dtypes
-from ferrule.expr import Variable
+from ferrule.engine.realize import realize
+from ferrule.ir.expr import Variable
 from ferrule.jit import TinyJit
 from ferrule.jit.inputs import read_arguments
-from ferrule.realize import realize
 from ferrule.tensor import Tensor
 
 Call = tuple[tuple[Any, ...], dict[str, Any]]

@@ -12,11 +12,11 @@ from tests.gpus import GPU
 from tests.planning import Work
 
 from ferrule import Tensor, TinyJit, Variable, nn
-from ferrule.buffer import Buffer
+from ferrule.engine.realize import run
+from ferrule.fusion import _plan, make_schedule
+from ferrule.fusion.plans.graph_key import Outline
+from ferrule.ir.buffer import Buffer
 from ferrule.ops import BinaryOps, LazyOp, ScheduleItem
-from ferrule.realize import run
-from ferrule.schedule import _plan, make_schedule
-from ferrule.schedule.outline import Outline
 
 Array = np.ndarray[Any, Any]
 

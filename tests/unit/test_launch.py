@@ -3,7 +3,7 @@
 import pytest
 
 from ferrule.codegen.launch import Launch
-from ferrule.expr import Variable, minimum, sint
+from ferrule.ir.expr import Variable, minimum, sint
 
 N = Variable("n", 0, 1000)
 M = Variable("m", 1, 7)

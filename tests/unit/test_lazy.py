@@ -9,13 +9,13 @@ from tests.effort import calls
 
 from ferrule.device import Buffer
 from ferrule.dtype import DType, dtypes
-from ferrule.expr import Variable
-from ferrule.fold import fold, fold_bitcast, fold_cast, is_negative_zero
-from ferrule.lazy import DeviceMismatchError, LazyBuffer
+from ferrule.ir.constant_folding import fold, fold_bitcast, fold_cast, is_negative_zero
+from ferrule.ir.expr import Variable
+from ferrule.ir.lazy import DeviceMismatchError, LazyBuffer
+from ferrule.ir.shape.layout import storage_size, storage_view
+from ferrule.ir.shape.view import ShapeError, View
+from ferrule.ir.storage import Storage, pending_writes
 from ferrule.ops import BinaryOps, LoadOps, MovementOps, OpError, ReduceOps, TernaryOps, UnaryOps
-from ferrule.shape.layout import storage_size, storage_view
-from ferrule.shape.view import ShapeError, View
-from ferrule.storage import Storage, pending_writes
 
 
 def memory(*shape: int, dtype: DType = dtypes.float32, device: str = "NUMPY") -> LazyBuffer:

@@ -31,10 +31,10 @@ from tests.programs import (
 from ferrule.codegen.linearizer import Linearizer
 from ferrule.codegen.uops import UOp, UOps
 from ferrule.dtype import DType, dtypes
-from ferrule.expr import ExprOp
+from ferrule.ir.expr import ExprOp
+from ferrule.ir.target import Target
 from ferrule.renderer.base import RenderError
-from ferrule.renderer.llvmir import MAX_LOCAL_BYTES, LLVMRenderer
-from ferrule.target import Target
+from ferrule.renderer.llvm.ir import MAX_LOCAL_BYTES, LLVMRenderer
 from ferrule.tensor import Tensor
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "llvmir"

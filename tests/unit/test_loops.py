@@ -15,8 +15,8 @@ from ferrule.codegen.primitives.loops import fuse, split
 from ferrule.codegen.primitives.memory import stage
 from ferrule.codegen.primitives.nests import accumulate, compute_at, group
 from ferrule.dtype import dtypes
-from ferrule.expr import Expr, ExprOp, alu, const, less, load, range_
-from ferrule.target import detect_cpu
+from ferrule.ir.expr import Expr, ExprOp, alu, const, less, load, range_
+from ferrule.ir.target import detect_cpu
 
 F32 = dtypes.float32
 HOST = detect_cpu()

@@ -4,9 +4,9 @@ import random
 
 import pytest
 
+from ferrule.device.memory_planner import ALIGNMENT, LiveRange, plan_arenas, plan_memory
 from ferrule.dtype import dtypes
-from ferrule.memory import ALIGNMENT, LiveRange, plan_arenas, plan_memory
-from ferrule.schedule.slots import Slot
+from ferrule.fusion.slots import Slot
 
 
 def assert_disjoint(ranges: list[LiveRange]) -> int:

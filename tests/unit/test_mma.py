@@ -23,11 +23,11 @@ from ferrule.codegen.intrinsics import (
 from ferrule.codegen.linearizer import Linearizer
 from ferrule.codegen.uops import ProgramError, UOp, UOps, verify
 from ferrule.dtype import DType, dtypes
-from ferrule.expr import ExprOp
+from ferrule.ir.expr import ExprOp
+from ferrule.ir.target import Target
 from ferrule.renderer.base import RenderError
-from ferrule.renderer.cstyle import cuda_renderer, opencl_renderer
-from ferrule.runtime.cuda_compiler import CUDACompiler
-from ferrule.target import Target
+from ferrule.renderer.c.style import cuda_renderer, opencl_renderer
+from ferrule.runtime.cuda.compiler import CUDACompiler
 
 F16, F32, I64 = dtypes.float16, dtypes.float32, dtypes.int64
 MULTIPLIED = [dtype for by in MATRIX_INTRINSICS.values() for dtype in by.sources]

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ferrule.codegen.neighbours import (
+from ferrule.codegen.analysis.vector_shuffles import (
     MAX_VECTORS,
     Near,
     few_vectors,
@@ -15,7 +15,7 @@ from ferrule.codegen.neighbours import (
     whole_vectors,
 )
 from ferrule.dtype import dtypes
-from ferrule.expr import TRUE, Expr, both, const, less, load, range_
+from ferrule.ir.expr import TRUE, Expr, both, const, less, load, range_
 
 LANE = range_("lane", 16)
 OUTER = range_("outer", 10)

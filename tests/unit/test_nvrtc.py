@@ -3,8 +3,8 @@
 import pytest
 
 from ferrule.device import CompileError
-from ferrule.runtime import cuda_compiler
-from ferrule.runtime.cuda_compiler import (
+from ferrule.runtime.cuda import compiler as cuda_compiler
+from ferrule.runtime.cuda.compiler import (
     NVRTC,
     UNALIGNED,
     CUDACompiler,

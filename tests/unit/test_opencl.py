@@ -12,11 +12,9 @@ import pytest
 
 cl = pytest.importorskip("pyopencl", reason="pyopencl is not installed")
 
-from ferrule.buffer import Buffer, allocators  # noqa: E402
-from ferrule.capture import GraphException, JitItem  # noqa: E402
+from ferrule.base.config import Context  # noqa: E402
 from ferrule.codegen.interpret import interpret  # noqa: E402
 from ferrule.codegen.uops import UOp, UOps  # noqa: E402
-from ferrule.config import Context  # noqa: E402
 from ferrule.device import (  # noqa: E402
     BufferCopy,
     CompiledASTRunner,
@@ -26,24 +24,25 @@ from ferrule.device import (  # noqa: E402
     GlobalCounters,
     RunnerError,
 )
+from ferrule.device.capture import GraphException, JitItem  # noqa: E402
 from ferrule.dtype import dtypes  # noqa: E402
-from ferrule.expr import ExprOp, Variable, sint  # noqa: E402
+from ferrule.fusion import make_schedule  # noqa: E402
+from ferrule.ir.buffer import Buffer, allocators  # noqa: E402
+from ferrule.ir.expr import ExprOp, Variable, sint  # noqa: E402
+from ferrule.ir.shape.shapetracker import ShapeTracker  # noqa: E402
+from ferrule.ir.target import Target  # noqa: E402
 from ferrule.ops import BinaryOps, BufferOps, LazyOp, MemBuffer  # noqa: E402
-from ferrule.renderer.cstyle import opencl_renderer  # noqa: E402
-from ferrule.runtime import opencl_driver  # noqa: E402
-from ferrule.runtime.graph import opencl as graph_module  # noqa: E402
-from ferrule.runtime.graph.opencl import CLGraph  # noqa: E402
-from ferrule.runtime.opencl import CLDevice, device  # noqa: E402
-from ferrule.runtime.opencl_driver import Accelerator, open_accelerator, target_of  # noqa: E402
-from ferrule.runtime.opencl_memory import CLAllocator, CLMemory  # noqa: E402
-from ferrule.runtime.opencl_program import (  # noqa: E402
-    CLCompiler,
-    CLProgram,
-    unpack_library,
+from ferrule.renderer.c.style import opencl_renderer  # noqa: E402
+from ferrule.runtime.opencl import (  # noqa: E402
+    CLDevice,
+    device,
+    driver,
 )
-from ferrule.schedule import make_schedule  # noqa: E402
-from ferrule.shape.shapetracker import ShapeTracker  # noqa: E402
-from ferrule.target import Target  # noqa: E402
+from ferrule.runtime.opencl import graph as graph_module  # noqa: E402
+from ferrule.runtime.opencl.driver import Accelerator, open_accelerator, target_of  # noqa: E402
+from ferrule.runtime.opencl.graph import CLGraph  # noqa: E402
+from ferrule.runtime.opencl.memory import CLAllocator, CLMemory  # noqa: E402
+from ferrule.runtime.opencl.program import CLCompiler, CLProgram, unpack_library  # noqa: E402
 from ferrule.tensor import Tensor  # noqa: E402
 
 THREADS = 64
@@ -313,7 +312,7 @@ def test_no_device_at_all(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(cl, "get_platforms", none)
     with pytest.raises(OSError, match=r"no OpenCL device is there; .* pocl-opencl-icd"):
-        opencl_driver.all_devices()
+        driver.all_devices()
 
 
 class _Device:
@@ -326,10 +325,10 @@ class _Device:
 
 def test_devices_that_lack_something() -> None:
     with pytest.raises(OSError, match="Old runs one thread a block"):
-        opencl_driver._check(_Device())
+        driver._check(_Device())
     without = type("_Without", (_Device,), {"svm_capabilities": 0})
     with pytest.raises(OSError, match="Old has no shared virtual memory"):
-        opencl_driver._check(without())
+        driver._check(without())
 
 
 def test_devices_by_name(accelerator: Accelerator) -> None:

@@ -11,9 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from ferrule.buffer import Buffer
 from ferrule.dtype import DType, dtypes
-from ferrule.expr import Variable
+from ferrule.ir.buffer import Buffer
+from ferrule.ir.expr import Variable
+from ferrule.ir.shape.shapetracker import ShapeTracker
+from ferrule.ir.shape.view import ShapeError, View
 from ferrule.ops import (
     BinaryOps,
     BufferOps,
@@ -32,8 +34,6 @@ from ferrule.ops import (
     get_lazyop_info,
     infer,
 )
-from ferrule.shape.shapetracker import ShapeTracker
-from ferrule.shape.view import ShapeError, View
 
 ROOT = Path(__file__).parents[2]
 F, I, B = dtypes.float32, dtypes.int32, dtypes.bool  # noqa: E741

@@ -30,10 +30,10 @@ from ferrule.codegen.primitives.editing import is_ordered
 from ferrule.codegen.uops import UOps
 from ferrule.codegen.wellformed import verify
 from ferrule.dtype import dtypes
-from ferrule.expr import Expr, ExprOp, const, less, minimum, range_
-from ferrule.expr import load as loaded
+from ferrule.ir.expr import Expr, ExprOp, const, less, minimum, range_
+from ferrule.ir.expr import load as loaded
+from ferrule.ir.target import detect_cpu
 from ferrule.ops import BufferOps, LazyOp, ReduceOps, UnaryOps
-from ferrule.target import detect_cpu
 
 
 def product() -> Kernel:

@@ -3,10 +3,10 @@
 from collections.abc import Mapping, Sequence
 
 from ferrule.dtype import dtypes
-from ferrule.lazy import LazyBuffer
-from ferrule.schedule.order import Temporaries, in_order
-from ferrule.schedule.slots import Slot
-from ferrule.schedule.tasks import Task
+from ferrule.fusion.order import Temporaries, in_order
+from ferrule.fusion.slots import Slot
+from ferrule.fusion.tasks import Task
+from ferrule.ir.lazy import LazyBuffer
 
 
 def slot(size: int) -> Slot:

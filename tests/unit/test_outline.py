@@ -6,14 +6,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-import ferrule.schedule
+import ferrule.fusion
 from ferrule import Tensor
-from ferrule.buffer import Buffer
-from ferrule.expr import Variable
-from ferrule.host import on_host
-from ferrule.lazy import Handle, LazyBuffer
-from ferrule.runner import JITRunner
-from ferrule.schedule.outline import Outline
+from ferrule.device.runner import JITRunner
+from ferrule.engine.host import on_host
+from ferrule.fusion.plans.graph_key import Outline
+from ferrule.ir.buffer import Buffer
+from ferrule.ir.expr import Variable
+from ferrule.ir.lazy import Handle, LazyBuffer
 
 X = np.arange(35, dtype=np.float32).reshape(5, 7) / 8
 
@@ -29,7 +29,7 @@ def looked_at(monkeypatch: pytest.MonkeyPatch) -> list[None]:
         return graph(outline)
 
     monkeypatch.setattr(Outline, "graph", noting)
-    ferrule.schedule._known_graphs.clear()
+    ferrule.fusion._known_graphs.clear()
     return found
 
 
@@ -43,7 +43,7 @@ def test_a_graph_that_was_seen_before_is_not_looked_at(looked_at: list[None]) ->
 
 def test_a_recipe_that_is_forgotten_is_made_again(looked_at: list[None]) -> None:
     for _ in range(2):
-        ferrule.schedule._recipes.clear()
+        ferrule.fusion._recipes.clear()
         np.testing.assert_array_equal((Tensor(X).realize() + 1).numpy(), X + 1)
     assert len(looked_at) == 2
 
@@ -107,8 +107,8 @@ def test_numbers_on_the_way_are_noted_each_time(monkeypatch: pytest.MonkeyPatch)
     def note(numbers: Iterable[LazyBuffer]) -> None:
         noted.extend(numbers)
 
-    ferrule.schedule._known_graphs.clear()
-    monkeypatch.setattr("ferrule.schedule.note_passed", note)
+    ferrule.fusion._known_graphs.clear()
+    monkeypatch.setattr("ferrule.fusion.note_passed", note)
     for turn in range(3):
         x = Tensor(X).realize()
         total = x.sum()

@@ -15,12 +15,12 @@ from ferrule.codegen.interpret import interpret
 from ferrule.codegen.kernel import Kernel
 from ferrule.codegen.linearizer import linearize
 from ferrule.codegen.lower import lower
-from ferrule.codegen.packed import STEPS_AHEAD
-from ferrule.codegen.panels import AHEAD_BYTES, MAX_PANEL_BYTES
 from ferrule.codegen.plan import LINE_BYTES
+from ferrule.codegen.schedules.cpu.gemv import AHEAD_BYTES, MAX_PANEL_BYTES
+from ferrule.codegen.schedules.packed import STEPS_AHEAD
 from ferrule.dtype import DType, dtypes
+from ferrule.ir.target import Target
 from ferrule.ops import LazyOp
-from ferrule.target import Target
 
 TWO = replace(HOST, max_threads=2, l2_bytes=1 << 20)
 # A second cache that none of the operands below fits, so that all of them are fetched ahead.

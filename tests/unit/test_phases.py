@@ -10,11 +10,11 @@ from tests.kernels import load, mul, store, total, widened
 from ferrule.codegen.kernel import show
 from ferrule.codegen.lower import lower
 from ferrule.codegen.opt import apply_opts
-from ferrule.codegen.phases import digits_of, nonzero_terms, strides_of
+from ferrule.codegen.polyphase import digits_of, nonzero_terms, strides_of
 from ferrule.codegen.primitives.loops import limit
 from ferrule.dtype import DType, dtypes
-from ferrule.expr import Expr, ExprOp, alu, const, less, range_
-from ferrule.expr import load as element
+from ferrule.ir.expr import Expr, ExprOp, alu, const, less, range_
+from ferrule.ir.expr import load as element
 from ferrule.ops import LazyOp
 
 

@@ -14,8 +14,6 @@ from tests.gpus import nvrtc
 from tests.kernels import add, as_multiplied, load, matmul, store, widened
 from tests.roles import copies, the_output, the_reduce
 
-from ferrule.codegen.grid.cost import GridTile
-from ferrule.codegen.grid.tile import tile_grid
 from ferrule.codegen.interpret import AccessError, RaceError, interpret
 from ferrule.codegen.interpret.memory import Memory
 from ferrule.codegen.intrinsics import MMA, MMA_TF32, MatrixIntrinsic
@@ -24,14 +22,16 @@ from ferrule.codegen.linearizer import Linearizer
 from ferrule.codegen.lower import lower
 from ferrule.codegen.opt import Opt, ScheduleError, apply_opts
 from ferrule.codegen.plan import Plan, loads
+from ferrule.codegen.schedules.gpu.cost import GridTile
+from ferrule.codegen.schedules.gpu.tile import tile_grid
 from ferrule.codegen.uops import UOp, UOps
 from ferrule.codegen.wellformed import verify
 from ferrule.dtype import DType, dtypes
-from ferrule.expr import Expr, ExprOp
+from ferrule.ir.expr import Expr, ExprOp
+from ferrule.ir.target import detect_cpu
 from ferrule.ops import LazyOp
 from ferrule.renderer.base import RenderError
-from ferrule.renderer.cstyle import cuda_renderer, opencl_renderer
-from ferrule.target import detect_cpu
+from ferrule.renderer.c.style import cuda_renderer, opencl_renderer
 
 TURNED = list(every((False, True), repeat=2))
 WARPS = GridTile(4, 4, 8, 8, step=32, matrices=MMA)

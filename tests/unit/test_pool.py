@@ -13,10 +13,10 @@ import numpy as np
 import pytest
 from tests.interrupting import interrupted_once
 
-from ferrule.config import Context, config
-from ferrule.runtime import llvm, native, pool
-from ferrule.runtime.cpu_memory import CPUAllocator, CPUMemory
-from ferrule.runtime.cpu_program import CPUProgram, native_runtime
+from ferrule.base.config import Context, config
+from ferrule.runtime.cpu import llvm, native, pool
+from ferrule.runtime.cpu.memory import CPUAllocator, CPUMemory
+from ferrule.runtime.cpu.program import CPUProgram, native_runtime
 
 Kernels = dict[str, Callable[..., str]]
 compiler = llvm.host_compiler()
@@ -445,10 +445,10 @@ def test_code_of_other_threads_is_fetched_anew(function: str, runs_code: str) ->
 AT_EXIT = """
 import atexit, threading, time
 import numpy as np
-from ferrule.config import Context
-from ferrule.runtime import llvm
-from ferrule.runtime.cpu_memory import CPUAllocator
-from ferrule.runtime.cpu_program import CPUProgram
+from ferrule.base.config import Context
+from ferrule.runtime.cpu import llvm
+from ferrule.runtime.cpu.memory import CPUAllocator
+from ferrule.runtime.cpu.program import CPUProgram
 
 SOURCE = '''{source}'''
 

@@ -11,12 +11,12 @@ import pytest
 from tests.kernels import CASES, Case, load, make_inputs, matmul, softmax, store
 
 from ferrule.codegen.linearizer import Linearizer
-from ferrule.renderer.llvmir import LLVMRenderer
-from ferrule.runtime import native
-from ferrule.runtime.cpu_memory import CPUAllocator, CPUMemory
-from ferrule.runtime.cpu_program import CPUProgram
-from ferrule.runtime.llvm import CPUCompiler
-from ferrule.target import Target, detect_cpu
+from ferrule.ir.target import Target, detect_cpu
+from ferrule.renderer.llvm.ir import LLVMRenderer
+from ferrule.runtime.cpu import native
+from ferrule.runtime.cpu.llvm import CPUCompiler
+from ferrule.runtime.cpu.memory import CPUAllocator, CPUMemory
+from ferrule.runtime.cpu.program import CPUProgram
 
 binding = pytest.importorskip("llvmlite.binding")
 
@@ -165,7 +165,7 @@ def test_the_arm_runtime_compiles(system: str, arm: Target) -> None:
 
 AS_ELSEWHERE = """
 import runpy, sys
-from ferrule.runtime import llvm, native, pool
+from ferrule.runtime.cpu import llvm, native, pool
 llvm.supports = lambda data: False
 native._SYSTEM_CALLS.clear()
 native._PROCESSORS.clear()

@@ -21,8 +21,8 @@ from ferrule.codegen.lower import lower
 from ferrule.codegen.prepack import Prepacked, prepack
 from ferrule.codegen.uops import UOp
 from ferrule.dtype import dtypes
+from ferrule.ir.target import Target
 from ferrule.ops import LazyOp, UnaryOps
-from ferrule.target import Target
 
 # A small cache, so that small operands are blocked as large ones are.
 SMALL = replace(HOST, l1_bytes=16 << 10, l2_bytes=64 << 10)

@@ -5,14 +5,14 @@ import pytest
 from tests.gpus import nvidia
 from tests.kernels import constant, exp, load, mul, narrow_attention, reduce, store, sub
 
-from ferrule.codegen import transcendental
+from ferrule.codegen.emit import transcendental
 from ferrule.codegen.interpret import interpret
 from ferrule.codegen.linearizer import Linearizer
 from ferrule.codegen.uops import UOps
 from ferrule.dtype import DType, dtypes
-from ferrule.expr import Expr, ExprOp
+from ferrule.ir.expr import Expr, ExprOp
+from ferrule.ir.target import detect_cpu
 from ferrule.ops import BinaryOps, LazyOp, ReduceOps, TernaryOps, UnaryOps
-from ferrule.target import detect_cpu
 
 GPU = nvidia("sm_90a")
 NARROW = pytest.mark.parametrize("dtype", [dtypes.float16, dtypes.bfloat16], ids=lambda d: d.name)

@@ -7,9 +7,9 @@ from ferrule.codegen.kernel import show
 from ferrule.codegen.linearizer import Linearizer
 from ferrule.codegen.lower import lower
 from ferrule.dtype import dtypes
-from ferrule.expr import Expr, ExprOp, Variable, const
-from ferrule.expr import load as load_element
-from ferrule.expr.printing import texts
+from ferrule.ir.expr import Expr, ExprOp, Variable, const
+from ferrule.ir.expr import load as load_element
+from ferrule.ir.expr.printing import texts
 from ferrule.ops import BinaryOps, LazyOp
 
 

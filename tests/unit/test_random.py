@@ -3,12 +3,12 @@
 import numpy as np
 import pytest
 
-from ferrule.counting import count_to
+from ferrule.autograd import Value
+from ferrule.autograd.iota import count_to
 from ferrule.dtype import dtypes
-from ferrule.gradient import Value
-from ferrule.lazy import LazyBuffer
-from ferrule.random import random_words, threefry
-from ferrule.shape.view import ShapeError
+from ferrule.engine.random import random_words, threefry
+from ferrule.ir.lazy import LazyBuffer
+from ferrule.ir.shape.view import ShapeError
 from ferrule.tensor import Tensor
 
 

@@ -7,17 +7,17 @@ import numpy as np
 import pytest
 
 from ferrule import Tensor, TinyJit
-from ferrule.buffer import LRUAllocator
-from ferrule.config import Context
+from ferrule.autograd import GradientError
+from ferrule.base.config import Context
 from ferrule.device import Buffer, Device, Interpreted
+from ferrule.device.runner import JITRunner, observer
 from ferrule.dtype import dtypes
-from ferrule.expr import Variable
-from ferrule.gradient import GradientError
+from ferrule.engine.realize import realize, run
 from ferrule.helpers import GlobalCounters
-from ferrule.lazy import Handle, LazyBuffer
+from ferrule.ir.buffer import LRUAllocator
+from ferrule.ir.expr import Variable
+from ferrule.ir.lazy import Handle, LazyBuffer
 from ferrule.ops import BinaryOps, LazyOp, ReduceOps, UnaryOps
-from ferrule.realize import realize, run
-from ferrule.runner import JITRunner, observer
 from ferrule.schedule import create_schedule
 
 

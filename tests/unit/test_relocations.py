@@ -7,10 +7,10 @@ import ctypes
 
 import pytest
 
-from ferrule.runtime import elf
-from ferrule.runtime.elf import ObjectError
-from ferrule.runtime.pool import kernel_externals
-from ferrule.runtime.relocations import AARCH64
+from ferrule.runtime.cpu import elf
+from ferrule.runtime.cpu.elf import ObjectError
+from ferrule.runtime.cpu.pool import kernel_externals
+from ferrule.runtime.cpu.relocations import AARCH64
 
 binding = pytest.importorskip("llvmlite.binding")
 

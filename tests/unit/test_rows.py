@@ -17,8 +17,8 @@ from ferrule.codegen.kernel import MONOIDS, Kernel, Kind
 from ferrule.codegen.linearizer import Linearizer
 from ferrule.codegen.lower import lower
 from ferrule.dtype import dtypes
+from ferrule.fusion import make_schedule
 from ferrule.ops import LazyOp
-from ferrule.schedule import make_schedule
 
 
 def kernels(value: Tensor) -> list[Kernel]:

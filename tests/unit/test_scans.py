@@ -19,9 +19,9 @@ from ferrule.codegen.opt import Opt, ScheduleError, apply_opts
 from ferrule.codegen.primitives.scans import scanned
 from ferrule.dtype import dtypes
 from ferrule.helpers import GlobalCounters
+from ferrule.ir.shape.shapetracker import ShapeTracker
 from ferrule.ops import BufferOps, ConstBuffer, LazyOp, MovementOps, ReduceOps
 from ferrule.schedule import create_schedule
-from ferrule.shape.shapetracker import ShapeTracker
 from ferrule.tensor import Tensor
 
 WIDE = replace(HOST, vector_bytes=64, n_vector_registers=32)

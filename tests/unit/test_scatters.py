@@ -7,12 +7,12 @@ import pytest
 from tests.kernels import load, store
 from tests.programs import HOST
 
-from ferrule.codegen import scatters
 from ferrule.codegen.heuristic import schedule
 from ferrule.codegen.interpret import extent, interpret
 from ferrule.codegen.kernel import Kind
 from ferrule.codegen.linearizer import Linearizer
 from ferrule.codegen.lower import lower
+from ferrule.codegen.schedules.cpu import scatters
 from ferrule.dtype import dtypes
 from ferrule.ops import LazyOp, ReduceOps
 

@@ -15,13 +15,21 @@ from tests.effort import calls
 from tests.kernels import add, load, store
 from tests.planning import Work
 
-from ferrule.buffer import BufferUseError
-from ferrule.capture import Capture
 from ferrule.codegen.lower import lower
 from ferrule.device import Buffer, Device
+from ferrule.device.capture import Capture
+from ferrule.device.runner import JITRunner
 from ferrule.dtype import dtypes
-from ferrule.expr import Variable
-from ferrule.lazy import Handle, LazyBuffer
+from ferrule.engine.realize import realize, run
+from ferrule.fusion import _plan, _recipes, create_schedule, make_schedule
+from ferrule.fusion.plans.graph_key import Outline
+from ferrule.fusion.slots import Slots
+from ferrule.ir.buffer import BufferUseError
+from ferrule.ir.expr import Variable
+from ferrule.ir.lazy import Handle, LazyBuffer
+from ferrule.ir.shape.view import ShapeError, View
+from ferrule.ir.storage import Storage
+from ferrule.ir.target import detect_cpu, usable_cores
 from ferrule.ops import (
     BinaryOps,
     BufferOps,
@@ -33,14 +41,6 @@ from ferrule.ops import (
     ScheduleItem,
     UnaryOps,
 )
-from ferrule.realize import realize, run
-from ferrule.runner import JITRunner
-from ferrule.schedule import _plan, _recipes, create_schedule, make_schedule
-from ferrule.schedule.outline import Outline
-from ferrule.schedule.slots import Slots
-from ferrule.shape.view import ShapeError, View
-from ferrule.storage import Storage
-from ferrule.target import detect_cpu, usable_cores
 
 Array = np.ndarray[Any, Any]
 DEVICE = "NUMPY"
@@ -920,7 +920,7 @@ def plans(monkeypatch: pytest.MonkeyPatch) -> list[None]:
         made.append(None)
         return _plan(*args)
 
-    monkeypatch.setattr("ferrule.schedule._plan", counted)
+    monkeypatch.setattr("ferrule.fusion._plan", counted)
     return made
 
 

@@ -17,7 +17,7 @@ from ferrule.codegen.mutate import Opts, copies, neighbours
 from ferrule.codegen.opt import Opt, apply_opts
 from ferrule.codegen.plan import Plan
 from ferrule.codegen.search import reassociates, search, seeds, slot_sizes
-from ferrule.target import detect_cpu
+from ferrule.ir.target import detect_cpu
 
 KERNEL = lower(store(matmul(load(1, 96, 200), load(2, 200, 128))), "product")
 ROOT, SUM = the_output(KERNEL), the_reduce(KERNEL)

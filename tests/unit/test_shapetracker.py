@@ -5,9 +5,9 @@ import pickle
 
 import pytest
 
-from ferrule.expr import TRUE, Variable, const
-from ferrule.shape.shapetracker import ShapeTracker
-from ferrule.shape.view import ShapeError, View
+from ferrule.ir.expr import TRUE, Variable, const
+from ferrule.ir.shape.shapetracker import ShapeTracker
+from ferrule.ir.shape.view import ShapeError, View
 
 
 def test_a_dense_buffer() -> None:

@@ -3,10 +3,10 @@
 import pytest
 
 from ferrule.dtype import dtypes
-from ferrule.lazy import LazyBuffer
+from ferrule.fusion.graph import toposort, value_sources
+from ferrule.fusion.signature import Signature, Space, axis_groups
+from ferrule.ir.lazy import LazyBuffer
 from ferrule.ops import BinaryOps, ReduceOps, UnaryOps
-from ferrule.schedule.graph import toposort, value_sources
-from ferrule.schedule.signature import Signature, Space, axis_groups
 
 
 def memory(*shape: int) -> LazyBuffer:

@@ -8,11 +8,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-import ferrule.schedule
+import ferrule.fusion
 from ferrule import Context, Tensor, TinyJit
-from ferrule.config import PASSES, ConfigError, config, config_from
-from ferrule.realize import settle_writes
-from ferrule.schedule import changing, lengths, make_schedule
+from ferrule.base.config import PASSES, ConfigError, config, config_from
+from ferrule.engine.realize import settle_writes
+from ferrule.fusion import make_schedule
+from ferrule.fusion.dynamic import changing, lengths
 
 Array = np.ndarray[Any, Any]
 X = np.random.default_rng(0).standard_normal((48, 64)).astype(np.float32)
@@ -22,7 +23,7 @@ X = np.random.default_rng(0).standard_normal((48, 64)).astype(np.float32)
 def on_the_cpu() -> Iterator[None]:
     """All plans anew: earlier tests may have made some."""
     caches: list[Any] = [
-        *(ferrule.schedule._known_graphs, ferrule.schedule._recipes),
+        *(ferrule.fusion._known_graphs, ferrule.fusion._recipes),
         *(changing._forms, lengths._families),
     ]
     for cache in caches:
@@ -129,7 +130,7 @@ def test_without_offsets_each_has_a_plan(skipped: str) -> None:
     with Context(FERRULE_SKIP=f"{skipped},lengths"):
         for start in range(20):
             np.testing.assert_array_equal((x[start : start + 9] * 2).numpy(), X[start:][:9] * 2)
-    plans = len(ferrule.schedule._recipes)
+    plans = len(ferrule.fusion._recipes)
     assert plans >= 20 if skipped else plans < 20
 
 

@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 from ferrule import Tensor, dtypes, grad, nn, vmap
-from ferrule.config import Context
+from ferrule.base.config import Context
 from ferrule.helpers import GlobalCounters
 from ferrule.nn.state import (
     Mismatch,

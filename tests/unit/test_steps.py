@@ -5,20 +5,20 @@ from __future__ import annotations
 import pytest
 
 from ferrule import Tensor
-from ferrule.buffer import Buffer
+from ferrule.autograd import Value
 from ferrule.dtype import DType, dtypes
-from ferrule.expr import Variable
-from ferrule.gradient import Value
-from ferrule.lazy import LazyBuffer
+from ferrule.fusion.costs import Cost, Costs
+from ferrule.fusion.plans.execution_plan import Form
+from ferrule.fusion.plans.graph_key import Outline
+from ferrule.fusion.plans.plan_cache import key_of
+from ferrule.ir.buffer import Buffer
+from ferrule.ir.expr import Variable
+from ferrule.ir.lazy import LazyBuffer
+from ferrule.ir.steps import Steps
+from ferrule.ir.target import detect_cpu
 from ferrule.ops import FunctionOps, LoadOps, ReduceOps, UnaryOps
 from ferrule.schedule import create_schedule
-from ferrule.schedule.costs import Cost, Costs
-from ferrule.schedule.outline import Outline
-from ferrule.schedule.recipe import Form
-from ferrule.schedule.stored import key_of
-from ferrule.steps import Steps
-from ferrule.target import detect_cpu
-from ferrule.tensor import errorfunction, special
+from ferrule.tensor.math import errorfunction, special
 from ferrule.tensor.steps import Function, applied
 
 FUNCTIONS = [special.tanh, special.sigmoid, special.silu, errorfunction.gelu, special.expm1]
@@ -62,7 +62,7 @@ def test_a_function_is_one_node_whose_kernel_has_its_steps(
 
 def test_the_steps_are_those_of_the_function(monkeypatch: pytest.MonkeyPatch) -> None:
     # A capture forgets all nodes, and those that are kept are other ones than those made now.
-    monkeypatch.setattr("ferrule.gradient.tape._constants", {})
+    monkeypatch.setattr("ferrule.autograd.tape._constants", {})
     x = value(dtypes.float32)
     steps = applied(chain, x).arg
     assert steps.spelled_out(x) is chain(Value(x)).node

@@ -13,20 +13,21 @@ import numpy as np
 import pytest
 
 from ferrule import Tensor, TinyJit
-from ferrule.config import Context
+from ferrule.base.config import Context
 from ferrule.dtype import dtypes
-from ferrule.expr import Variable
+from ferrule.engine.realize import settle_writes
+from ferrule.fusion import _plan, _recipes, make_schedule
+from ferrule.fusion.plans import plan_cache
+from ferrule.fusion.plans.execution_plan import Form, Place, Recipe, Step
+from ferrule.fusion.plans.graph_key import Outline
+from ferrule.ir.expr import Variable
+from ferrule.ir.shape.view import View
+from ferrule.ir.target import detect_cpu
 from ferrule.ops import BinaryOps, LazyOp, LoadOps, Op, UnaryOps
-from ferrule.realize import settle_writes
-from ferrule.schedule import _plan, _recipes, make_schedule, stored
-from ferrule.schedule.outline import Outline
-from ferrule.schedule.recipe import Form, Place, Recipe, Step
-from ferrule.shape.view import View
-from ferrule.target import detect_cpu
 
 Array = np.ndarray[Any, Any]
 TARGET = detect_cpu()
-MANY = (0,) * stored.MIN_PARTS
+MANY = (0,) * plan_cache.MIN_PARTS
 X = np.random.default_rng(0).standard_normal((6, 5)).astype(np.float32)
 
 
@@ -47,8 +48,8 @@ def plans(monkeypatch: pytest.MonkeyPatch) -> list[None]:
         made.append(None)
         return _plan(*args)
 
-    monkeypatch.setattr("ferrule.schedule._plan", counted)
-    monkeypatch.setattr(stored, "_code", lambda: f"this test {id(made)}")
+    monkeypatch.setattr("ferrule.fusion._plan", counted)
+    monkeypatch.setattr(plan_cache, "_code", lambda: f"this test {id(made)}")
     _recipes.clear()
     return made
 
@@ -66,7 +67,7 @@ def test_other_code_plans_again(plans: list[None], monkeypatch: pytest.MonkeyPat
     x = Tensor(X).realize()
     first = network(x).numpy()
     _recipes.clear()
-    monkeypatch.setattr(stored, "_code", lambda: f"other code {id(plans)}")
+    monkeypatch.setattr(plan_cache, "_code", lambda: f"other code {id(plans)}")
     np.testing.assert_array_equal(network(x).numpy(), first)
     assert len(plans) == 2
 
@@ -77,8 +78,8 @@ def test_an_entry_that_cannot_be_read_is_replaced(
     x = Tensor(X).realize()
     first = network(x).numpy()
     _recipes.clear()
-    good = stored.diskcache.get
-    monkeypatch.setattr(stored.diskcache, "get", lambda *where: good(*where)[:-9])  # type: ignore
+    good = plan_cache.diskcache.get
+    monkeypatch.setattr(plan_cache.diskcache, "get", lambda *where: good(*where)[:-9])  # type: ignore
     with Context(DEBUG=1):
         np.testing.assert_array_equal(network(x).numpy(), first)
     assert len(plans) == 2
@@ -123,18 +124,18 @@ def test_what_differs_has_another_key() -> None:
         *((0, 0), BinaryOps.ADD, UnaryOps.EXP2, LoadOps.EMPTY, dtypes.float32, "float32"),
         *(View.create((2, 3)), View.create((3, 2)), View.create((2, 3), offset=1), (2, 3)),
     ]
-    keys = {stored.key_of(TARGET, (*MANY, other)) for other in others}
+    keys = {plan_cache.key_of(TARGET, (*MANY, other)) for other in others}
     assert None not in keys
     assert len(keys) == len(others)
     other_target = replace(TARGET, max_threads=TARGET.max_threads + 1)
-    assert stored.key_of(other_target, MANY) != stored.key_of(TARGET, MANY)
+    assert plan_cache.key_of(other_target, MANY) != plan_cache.key_of(TARGET, MANY)
 
 
 def test_what_has_no_text_has_no_key() -> None:
     n = Variable("n", 1, 5)
     for part in (n, n + 1, (0, (n,)), View.create((n,)), object(), 1j, np.float32(1)):
-        assert stored.key_of(TARGET, (*MANY, part)) is None
-    assert stored.key_of(TARGET, MANY[1:]) is None
+        assert plan_cache.key_of(TARGET, (*MANY, part)) is None
+    assert plan_cache.key_of(TARGET, MANY[1:]) is None
 
 
 # *** bytes ***
@@ -149,7 +150,7 @@ def recipe_of(value: Tensor) -> Recipe:
 def test_a_recipe_comes_back_from_its_bytes() -> None:
     x = Tensor(X).realize()
     recipe = recipe_of(network(x) @ network(x).T)
-    again = stored.from_bytes(stored.to_bytes(recipe))
+    again = plan_cache.from_bytes(plan_cache.to_bytes(recipe))
     assert again == recipe
     assert [step.ast.key for step in again.steps] == [step.ast.key for step in recipe.steps]
 
@@ -162,15 +163,15 @@ def test_recipes_of_pythons_that_pickle_members_by_getattr(monkeypatch: pytest.M
         monkeypatch.setattr(kind, "__reduce_ex__", by_name)
     recipe = recipe_of(network(Tensor(X).realize()))
     assert b"getattr" in pickle.dumps(LoadOps.EMPTY)
-    assert stored.from_bytes(stored.to_bytes(recipe)) == recipe
+    assert plan_cache.from_bytes(plan_cache.to_bytes(recipe)) == recipe
 
 
 def test_keys_of_kernels_are_stored_with_them() -> None:
     ast = LazyOp(LoadOps.EMPTY, (), ("a kernel that nothing else has",))
     key = ast.key
-    entry = stored.to_bytes(Recipe((), (), (Step(ast, (), 1, ()),), ()))
+    entry = plan_cache.to_bytes(Recipe((), (), (Step(ast, (), 1, ()),), ()))
     del ast
-    (step,) = stored.from_bytes(entry).steps
+    (step,) = plan_cache.from_bytes(entry).steps
     assert step.ast._key == key
 
 
@@ -180,7 +181,7 @@ def test_deep_kernels_need_no_deep_stack() -> None:
         ast = LazyOp(UnaryOps.EXP2, (ast,))
     place = Place("CPU", dtypes.float32, 1)
     recipe = Recipe((place,), (("CPU", 64),), (Step(ast, (0,), 1, ()),), ((0, 0),))
-    again = stored.from_bytes(stored.to_bytes(recipe))
+    again = plan_cache.from_bytes(plan_cache.to_bytes(recipe))
     assert again.steps[0].ast is ast
     assert again == recipe
 
@@ -205,7 +206,7 @@ class Harm:
 )
 def test_anything_else_is_refused(entry: bytes, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(ValueError, match="not a recipe: "):
-        stored.from_bytes(entry)
+        plan_cache.from_bytes(entry)
     assert capsys.readouterr().out == ""
 
 

@@ -15,10 +15,10 @@ from ferrule.codegen.kernel import Kernel
 from ferrule.codegen.linearizer import Linearizer
 from ferrule.codegen.lower import lower
 from ferrule.codegen.opt import Opt, ScheduleError, apply_opts
-from ferrule.codegen.streams import CHUNK_ELEMENTS
+from ferrule.codegen.schedules.cpu.streams import CHUNK_ELEMENTS
 from ferrule.codegen.uops import UOps
 from ferrule.dtype import DType, dtypes
-from ferrule.expr import ExprOp, const
+from ferrule.ir.expr import ExprOp, const
 from ferrule.ops import LazyOp
 from ferrule.schedule import create_schedule
 from ferrule.tensor import Tensor

@@ -18,9 +18,9 @@ from ferrule.codegen.linearizer import Linearizer, linearize
 from ferrule.codegen.lower import lower
 from ferrule.codegen.plan import step_of
 from ferrule.codegen.uops import UOps
-from ferrule.expr import ExprOp
+from ferrule.ir.expr import ExprOp
+from ferrule.ir.target import Target
 from ferrule.ops import LazyOp
-from ferrule.target import Target
 
 WITH_MASKS = replace(TARGET, features="+avx512bw,+avx512f,+fma")
 

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from ferrule.config import usable_cores
-from ferrule.target import Target, detect_cpu
+from ferrule.base.config import usable_cores
+from ferrule.ir.target import Target, detect_cpu
 
 AVX2 = "fma sse4_1 avx avx2 f16c"
 AVX512 = f"{AVX2} avx512f avx512bw avx512dq avx512vl avx512_bf16"
@@ -109,7 +109,7 @@ def test_the_key_tells_targets_apart() -> None:
 
 def test_the_key_is_the_same_in_another_process() -> None:
     """Nothing in it depends on the order of a set, or on the moment."""
-    program = "from ferrule.target import detect_cpu; print(detect_cpu().key)"
+    program = "from ferrule.ir.target import detect_cpu; print(detect_cpu().key)"
     path = str(Path(__file__).parents[2] / "src")
     found = subprocess.run(
         [sys.executable, "-c", f"import sys; sys.path.insert(0, {path!r}); {program}"],
@@ -123,7 +123,7 @@ def test_the_key_is_the_same_in_another_process() -> None:
 def test_detection_does_not_import_llvm() -> None:
     path = str(Path(__file__).parents[2] / "src")
     program = (
-        f"import sys; sys.path.insert(0, {path!r}); import ferrule.target as t; t.detect_cpu(); "
+        f"import sys; sys.path.insert(0, {path!r}); import ferrule.ir.target as t; t.detect_cpu(); "
         "print('llvmlite' in sys.modules)"
     )
     found = subprocess.run(

@@ -8,11 +8,11 @@ from tests.planning import Work
 
 import ferrule
 from ferrule import Tensor, Variable, fft
-from ferrule.lazy import LazyBuffer
+from ferrule.fusion import make_schedule
+from ferrule.fusion.dynamic.templates import Template
+from ferrule.fusion.graph import toposort
+from ferrule.ir.lazy import LazyBuffer
 from ferrule.ops import LoadOps
-from ferrule.schedule import make_schedule
-from ferrule.schedule.graph import toposort
-from ferrule.schedule.templates import Template
 
 RNG = np.random.default_rng(3)
 

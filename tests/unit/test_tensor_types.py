@@ -9,8 +9,8 @@ from typing import assert_type
 import pytest
 
 from ferrule import Tensor
-from ferrule.expr import sint
-from ferrule.tensor.reductions import ValuesIndices
+from ferrule.ir.expr import sint
+from ferrule.tensor.reduce.reductions import ValuesIndices
 
 
 @pytest.fixture

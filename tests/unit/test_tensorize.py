@@ -24,13 +24,13 @@ from ferrule.codegen.opt import Opt, ScheduleError, apply_opts
 from ferrule.codegen.plan import Plan
 from ferrule.codegen.uops import ProgramError, UOp, verify
 from ferrule.dtype import DType, dtypes
-from ferrule.expr import ExprOp
+from ferrule.fusion.costs import widened_factors
+from ferrule.ir.expr import ExprOp
+from ferrule.ir.target import Target
 from ferrule.ops import LazyOp, ReduceOps, UnaryOps
 from ferrule.renderer.base import RenderError
-from ferrule.renderer.llvmir import LLVMRenderer
+from ferrule.renderer.llvm.ir import LLVMRenderer
 from ferrule.schedule import create_schedule
-from ferrule.schedule.costs import widened_factors
-from ferrule.target import Target
 
 BFLOAT16 = ml_dtypes.bfloat16
 DOT = INTRINSICS["dpbf16ps"]

@@ -15,7 +15,7 @@ from ferrule.codegen.plan import Plan, loads
 from ferrule.codegen.search import reassociates
 from ferrule.codegen.uops import UOp, UOps
 from ferrule.dtype import dtypes
-from ferrule.expr import ExprOp
+from ferrule.ir.expr import ExprOp
 from ferrule.ops import BinaryOps, LazyOp, ReduceOps, UnaryOps
 
 I64 = dtypes.int64

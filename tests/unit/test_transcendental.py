@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 from tests.programs import Array, Builder, Compiled, elementwise
 
-from ferrule.codegen import transcendental
+from ferrule.codegen.emit import transcendental
 from ferrule.codegen.interpret import interpret
 from ferrule.codegen.uops import UOp
 from ferrule.dtype import DType, DTypeError, dtypes
-from ferrule.expr import Expr, ExprOp, toposort
+from ferrule.ir.expr import Expr, ExprOp, toposort
 
 Function = Callable[[Expr], Expr]
 LANES = 16

@@ -15,13 +15,20 @@ import numpy as np
 import pytest
 from tests.clocks import Clock, clock_of
 
-import ferrule.trials as trials_module
-from ferrule.config import config
+import ferrule.device.autotune.measurement as trials_module
+from ferrule.base.config import config
+from ferrule.device.autotune.measurement import (
+    Job,
+    Source,
+    TrialError,
+    Trials,
+    Worker,
+    WorkerLostError,
+)
+from ferrule.device.autotune.worker import difference
 from ferrule.dtype import dtypes
-from ferrule.trial_worker import difference
-from ferrule.trials import Job, Source, TrialError, Trials, Worker, WorkerLostError
 
-ENTRY = "ferrule.trial_worker:serve"
+ENTRY = "ferrule.device.autotune.worker:serve"
 JOB = Job("CPU", "add", (("float32", 100),) * 3, (1, 2), (0,), ())
 
 Kernels = dict[str, Callable[..., str]]

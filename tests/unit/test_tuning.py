@@ -16,18 +16,21 @@ import pytest
 from tests.clocks import Clock, clock_of
 from tests.kernels import load, matmul, store
 
-from ferrule import Context, Tensor, TinyJit, Variable, diskcache, trials, tune, tuner, tuning
-from ferrule.buffer import allocators
+from ferrule import Context, Tensor, TinyJit, Variable, tune
+from ferrule.base import diskcache
 from ferrule.codegen.opt import Opt
 from ferrule.codegen.search import seeds
 from ferrule.device import Compiled, Device, DeviceUnavailableError
+from ferrule.device.autotune import measurement, tuner
+from ferrule.device.autotune.measurement import Worker, WorkerLostError
+from ferrule.device.autotune.tuning_cache import TuningWarning, Winner
 from ferrule.dtype import DType, dtypes
+from ferrule.ir.buffer import allocators
+from ferrule.ir.shape.shapetracker import ShapeTracker
+from ferrule.jit import tuning
+from ferrule.jit.tuning import TuneError
 from ferrule.ops import BufferOps, LazyOp, MemBuffer, ReduceOps
 from ferrule.runtime.cpu import device as open_cpu
-from ferrule.shape.shapetracker import ShapeTracker
-from ferrule.trials import Worker, WorkerLostError
-from ferrule.tuning import TuneError
-from ferrule.winners import TuningWarning, Winner
 
 AST = store(matmul(load(1, 40, 64), load(2, 64, 48)))
 
@@ -35,7 +38,7 @@ AST = store(matmul(load(1, 40, 64), load(2, 64, 48)))
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     """Time passes by a second for each question to a worker, however long the answer takes."""
-    clock = clock_of(monkeypatch, tuning, tuner, trials)
+    clock = clock_of(monkeypatch, tuning, tuner, measurement)
     monkeypatch.setattr(tuner, "_MAX_FINAL_S", 0.2)
     ask = Worker.ask
 
@@ -145,7 +148,7 @@ def test_tune_gives_a_report_and_leaves_results_as_they_were() -> None:
 @pytest.mark.parametrize("hangs", ["nothing", "begin", "try", "compare"])
 def test_tune_keeps_to_its_time(hangs: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """A worker that hangs at one kind of question takes all the time that it is given."""
-    clock = clock_of(monkeypatch, tuning, tuner, trials)
+    clock = clock_of(monkeypatch, tuning, tuner, measurement)
     asked: list[str] = []
 
     def ask(worker: Worker, question: dict[str, Any], seconds: float) -> dict[str, Any]:
@@ -167,7 +170,7 @@ def test_tune_keeps_to_its_time(hangs: str, monkeypatch: pytest.MonkeyPatch) -> 
     assert hangs in ("nothing", *asked)
     assert report.seconds == clock.now
     # An answer to the last question may be on its way.
-    assert 1.5 < clock.now <= 3.0 + trials._GRACE_S
+    assert 1.5 < clock.now <= 3.0 + measurement._GRACE_S
 
 
 def test_no_time_at_all() -> None:
@@ -329,7 +332,7 @@ def test_beam_searches_once(folder: Path, monkeypatch: pytest.MonkeyPatch) -> No
         assert (seconds, width) == (3.5, 2)
         return Winner(opts, 2.0, 1.0, 9)
 
-    monkeypatch.setattr("ferrule.tuner.Tuner.tune", pretend)
+    monkeypatch.setattr("ferrule.device.autotune.tuner.Tuner.tune", pretend)
     with Context(FERRULE_CACHE_DIR=str(folder)):
         found = cpu()
         untuned = found.get_runner(AST)
@@ -388,7 +391,7 @@ def test_no_warnings_without_a_reason(folder: Path) -> None:
 
 @pytest.mark.usefixtures("clock")
 def test_buffers_that_another_process_could_not_have(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("ferrule.tuner.host_memory", lambda: 1000)
+    monkeypatch.setattr("ferrule.device.autotune.tuner.host_memory", lambda: 1000)
     report = tune(lambda x: x.exp(), on_cpu(numbers(51)), seconds=1.0)
     assert "too large" in report.kernels[0].note
 

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 import numpy
 import pytest
 
-from ferrule.expr import TRUE, Variable, const
-from ferrule.shape.view import ShapeError, View, row_major
+from ferrule.ir.expr import TRUE, Variable, const
+from ferrule.ir.shape.view import ShapeError, View, row_major
 
 
 def read(view: View, buffer: numpy.ndarray) -> numpy.ndarray:

@@ -11,20 +11,20 @@ from tests.kernels import narrow_attention, numpy_softmax
 from tests.roles import the_output
 from tests.unit.test_pipeline import Product, count, interpreted
 
-from ferrule.codegen.grid.chains import Chain, ChainTile, tile_chain
-from ferrule.codegen.grid.cost import GridTile, Work, best_grid_tile
-from ferrule.codegen.grid.tile import tile_grid
 from ferrule.codegen.interpret import InterpretError, RaceError, interpret
 from ferrule.codegen.intrinsics import MMA, WGMMA
 from ferrule.codegen.linearizer import Linearizer
 from ferrule.codegen.lower import lower
 from ferrule.codegen.opt import ScheduleError
 from ferrule.codegen.plan import Plan
+from ferrule.codegen.schedules.gpu.chains import Chain, ChainTile, tile_chain
+from ferrule.codegen.schedules.gpu.cost import GridTile, Work, best_grid_tile
+from ferrule.codegen.schedules.gpu.tile import tile_grid
 from ferrule.codegen.uops import ProgramError, UOp, UOps, verify
 from ferrule.dtype import dtypes
 from ferrule.ops import LazyOp
-from ferrule.renderer.cstyle import cuda_renderer
-from ferrule.runtime.cuda_compiler import CUDACompiler
+from ferrule.renderer.c.style import cuda_renderer
+from ferrule.runtime.cuda.compiler import CUDACompiler
 
 H100 = nvidia("sm_90a")
 TURNED = list(every((False, True), repeat=2))

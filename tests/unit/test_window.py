@@ -8,10 +8,10 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
+from ferrule.codegen.analysis.window import Window, overlap
 from ferrule.codegen.sums import is_free
-from ferrule.codegen.window import Window, overlap
 from ferrule.dtype import dtypes
-from ferrule.expr import TRUE, Expr, ExprOp, all_of, conjuncts, const, less, load, range_
+from ferrule.ir.expr import TRUE, Expr, ExprOp, all_of, conjuncts, const, less, load, range_
 
 
 def at(expression: Expr, values: dict[Expr, int]) -> int:

@@ -8,7 +8,7 @@ import pytest
 
 from ferrule import Tensor
 from ferrule.dtype import DTypeError, dtypes
-from ferrule.shape.view import ShapeError
+from ferrule.ir.shape.view import ShapeError
 from ferrule.signal import windows
 
 Window = Callable[..., Tensor]

@@ -31,14 +31,7 @@ from ferrule.array_api.creation import (
     zeros,
     zeros_like,
 )
-from ferrule.array_api.data_types import (
-    astype,
-    can_cast,
-    finfo,
-    iinfo,
-    isdtype,
-    result_type,
-)
+from ferrule.array_api.data_types import astype, can_cast, finfo, iinfo, isdtype, result_type
 from ferrule.array_api.elementwise import (
     F,
     abs,
@@ -158,7 +151,7 @@ from ferrule.array_api.statistical import (
     sum,
     var,
 )
-from ferrule.dtype import dtypes
+from ferrule.ir.dtype import dtypes
 
 __array_api_version__ = "2024.12"
 

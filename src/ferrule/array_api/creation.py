@@ -6,7 +6,7 @@ from typing import Any, Literal, TypeAlias
 
 import numpy as np
 
-from ferrule.dtype import DType, dtypes
+from ferrule.ir.dtype import DType, dtypes
 from ferrule.tensor import Tensor
 
 Number: TypeAlias = bool | int | float

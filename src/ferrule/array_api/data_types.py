@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any, Final, TypeAlias
 
-from ferrule.dtype import DType, DTypeError, dtypes, promote
-from ferrule.records import dataclass
+from ferrule.base.records import dataclass
+from ferrule.ir.dtype import DType, DTypeError, dtypes, promote
 from ferrule.tensor import Tensor
-from ferrule.tensor.arithmetic import weak_dtype
+from ferrule.tensor.math.arithmetic import weak_dtype
 
 Scalar: TypeAlias = bool | int | float
 Kind: TypeAlias = DType | str | tuple[DType | str, ...]

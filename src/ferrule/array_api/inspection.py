@@ -6,7 +6,7 @@ from typing import Any, final
 
 from ferrule.array_api.data_types import STANDARD, Kind, isdtype
 from ferrule.device import Device, DeviceUnavailableError
-from ferrule.dtype import DType, dtypes
+from ferrule.ir.dtype import DType, dtypes
 
 _MAX_AXES = 64  # of a NumPy array, in which data comes back
 

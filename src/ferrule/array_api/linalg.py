@@ -7,10 +7,10 @@ from typing import Literal
 
 from ferrule.array_api.data_types import total_dtype
 from ferrule.array_api.manipulation import matrix_transpose
-from ferrule.dtype import DType
+from ferrule.ir.dtype import DType
 from ferrule.tensor import Tensor
-from ferrule.tensor.decompositions import QR, SVD, Eigh
-from ferrule.tensor.solvers import SlogDet
+from ferrule.tensor.algebra.decompositions import QR, SVD, Eigh
+from ferrule.tensor.algebra.solvers import SlogDet
 
 __all__ = [
     "cholesky",

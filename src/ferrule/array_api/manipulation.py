@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TypeAlias
 
-from ferrule.shape.view import ShapeError
+from ferrule.ir.shape.view import ShapeError
 from ferrule.tensor import Tensor
 from ferrule.tensor.broadcast import broadcast_shape
 

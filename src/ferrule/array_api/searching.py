@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Literal, NamedTuple
 
 from ferrule.array_api.data_types import Scalar
-from ferrule.dtype import dtypes
-from ferrule.shape.view import ShapeError
+from ferrule.ir.dtype import dtypes
+from ferrule.ir.shape.view import ShapeError
 from ferrule.tensor import Tensor
 
 

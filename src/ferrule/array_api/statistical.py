@@ -6,8 +6,8 @@ from collections.abc import Callable
 from typing import TypeAlias
 
 from ferrule.array_api.data_types import total_dtype
-from ferrule.dtype import DType
-from ferrule.shape.view import ShapeError
+from ferrule.ir.dtype import DType
+from ferrule.ir.shape.view import ShapeError
 from ferrule.tensor import Tensor
 
 Axis: TypeAlias = int | tuple[int, ...] | None

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Final, TypeAlias
 
-from ferrule.dtype import dtypes
-from ferrule.expr import BOOL, Expr, ExprOp, alu, cast, const
-from ferrule.opkinds import ELEMENTWISE
-from ferrule.ops import BinaryOps, Op, TernaryOps, UnaryOps, cast_arg
+from ferrule.ir.dtype import dtypes
+from ferrule.ir.expr import BOOL, Expr, ExprOp, alu, cast, const
+from ferrule.ir.lazyop import BinaryOps, Op, TernaryOps, UnaryOps, cast_arg
+from ferrule.ir.op_table import ELEMENTWISE
 
 NARROW = (dtypes.float16, dtypes.bfloat16, dtypes.float8_e4m3, dtypes.float8_e5m2)
 LoweringRule: TypeAlias = Callable[..., Expr]

@@ -12,14 +12,11 @@ from collections.abc import Generator, Mapping, Sequence
 from typing import assert_never
 
 from ferrule.codegen.elementwise import NARROW, elementwise
-from ferrule.codegen.kernel import (
-    MONOIDS,
-    Monoid,
-)
-from ferrule.codegen.phases import NonzeroTerms, nonzero_terms
+from ferrule.codegen.kernel import MONOIDS, Monoid
+from ferrule.codegen.polyphase import NonzeroTerms, nonzero_terms
 from ferrule.codegen.sums import Sum, one_sum
-from ferrule.dtype import dtypes
-from ferrule.expr import (
+from ferrule.ir.dtype import dtypes
+from ferrule.ir.expr import (
     BOOL,
     INDEX,
     TRUE,
@@ -37,8 +34,7 @@ from ferrule.expr import (
     sint,
     within,
 )
-from ferrule.opkinds import MOVEMENTS, REDUCED
-from ferrule.ops import (
+from ferrule.ir.lazyop import (
     BinaryOps,
     BufferOps,
     ConstBuffer,
@@ -51,7 +47,8 @@ from ferrule.ops import (
     TernaryOps,
     UnaryOps,
 )
-from ferrule.shape.movement import Index
+from ferrule.ir.op_table import MOVEMENTS, REDUCED
+from ferrule.ir.shape.movement import Index
 
 Visit = tuple[LazyOp, Index, Expr]
 Rule = Generator[Visit, Expr, Expr]

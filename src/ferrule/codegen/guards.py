@@ -13,36 +13,18 @@ from collections.abc import Sequence
 from dataclasses import replace
 from math import prod
 
-from ferrule.codegen.chains import has_blocks
-from ferrule.codegen.kernel import (
-    MONOIDS,
-    Compute,
-    Kernel,
-    Loop,
-    Nest,
-    Store,
-    stores_to_one_place,
-)
+from ferrule.codegen.kernel import MONOIDS, Compute, Kernel, Loop, Nest, Store, stores_to_one_place
 from ferrule.codegen.opt import Opt
 from ferrule.codegen.plan import Plan, loads, step_of
 from ferrule.codegen.primitives.editing import ScheduleError
-from ferrule.codegen.rows import schedule_rows
+from ferrule.codegen.schedules.cpu.chains import has_blocks
+from ferrule.codegen.schedules.cpu.rows import schedule_rows
 from ferrule.codegen.wellformed import verify
-from ferrule.dtype import dtypes
-from ferrule.expr import (
-    Expr,
-    ExprOp,
-    alu,
-    as_expr,
-    cast,
-    const,
-    load,
-    minimum,
-    range_,
-)
-from ferrule.ops import BufferOps, LazyOp
-from ferrule.shape.movement import Index
-from ferrule.target import Target
+from ferrule.ir.dtype import dtypes
+from ferrule.ir.expr import Expr, ExprOp, alu, as_expr, cast, const, load, minimum, range_
+from ferrule.ir.lazyop import BufferOps, LazyOp
+from ferrule.ir.shape.movement import Index
+from ferrule.ir.target import Target
 
 VECTOR_ELEMENTS = 16
 """Elements; the parts that are checked have a multiple of these."""

@@ -3,26 +3,26 @@
 The loads in the expressions, not the user's calls, decide between three kinds of schedules. A
 contraction reuses some loads for many results, and gets a register tile. Other reduces get lanes
 along the axis that is contiguous in memory. All other kernels are streams. Devices with thread
-blocks have schedules of their own (`grid/schedule.py`).
+blocks have schedules of their own (`codegen/schedules/gpu/schedule.py`).
 """
 
 from __future__ import annotations
 
-from ferrule.codegen.chains import has_blocks, schedule_chain
-from ferrule.codegen.contraction import is_contraction, schedule_contraction
-from ferrule.codegen.grid.schedule import schedule_grid
 from ferrule.codegen.kernel import Kernel, stores_to_one_place
 from ferrule.codegen.opt import Opt
 from ferrule.codegen.plan import Plan
-from ferrule.codegen.rows import schedule_rows
-from ferrule.codegen.scans import schedule_scan
-from ferrule.codegen.scatters import schedule_rows_of_scatter
-from ferrule.codegen.streams import (
+from ferrule.codegen.schedules.cpu.chains import has_blocks, schedule_chain
+from ferrule.codegen.schedules.cpu.contraction import is_contraction, schedule_contraction
+from ferrule.codegen.schedules.cpu.rows import schedule_rows
+from ferrule.codegen.schedules.cpu.scans import schedule_scan
+from ferrule.codegen.schedules.cpu.scatters import schedule_rows_of_scatter
+from ferrule.codegen.schedules.cpu.streams import (
     schedule_few_terms,
     schedule_scatter,
     schedule_stream,
 )
-from ferrule.target import Target
+from ferrule.codegen.schedules.gpu.schedule import schedule_grid
+from ferrule.ir.target import Target
 
 
 def choose(kernel: Kernel, target: Target) -> tuple[Opt, ...]:

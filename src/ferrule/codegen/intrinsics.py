@@ -1,7 +1,7 @@
 """Instructions that do several multiply-adds in each lane, or in each thread of a warp: their
 operands and results.
 
-`tensorize` (in `primitives/products.py`) emits one. Lane instructions are `ExprOp.DOT`:
+`tensorize` (in `codegen/primitives/products.py`) emits one. Lane instructions are `ExprOp.DOT`:
 with pairs `a` and `b` of a narrow float, packed into one integer each with the element of the
 smaller k in the low half, and a float32 `c`,
 
@@ -19,10 +19,10 @@ from dataclasses import replace
 from functools import cached_property
 from typing import Any, Final
 
-from ferrule.dtype import DType, dtypes
-from ferrule.expr import Expr, range_
-from ferrule.records import dataclass
-from ferrule.target import Target
+from ferrule.base.records import dataclass
+from ferrule.ir.dtype import DType, dtypes
+from ferrule.ir.expr import Expr, range_
+from ferrule.ir.target import Target
 
 
 def _has(target: Target, features: frozenset[str]) -> bool:

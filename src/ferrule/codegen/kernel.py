@@ -13,9 +13,10 @@ from dataclasses import field, replace
 from enum import auto
 from functools import cached_property
 
-from ferrule.dtype import DType
-from ferrule.enums import Enum
-from ferrule.expr import (
+from ferrule.base.enums import Enum
+from ferrule.base.records import dataclass
+from ferrule.ir.dtype import DType
+from ferrule.ir.expr import (
     TRUE,
     Expr,
     ExprOp,
@@ -26,9 +27,8 @@ from ferrule.expr import (
     toposort,
     weighted_sum,
 )
-from ferrule.expr.printing import texts
-from ferrule.opkinds import COMBINATIONS
-from ferrule.records import dataclass
+from ferrule.ir.expr.printing import texts
+from ferrule.ir.op_table import COMBINATIONS
 
 
 class Kind(Enum):

@@ -8,8 +8,8 @@ from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from typing import Any, final
 
-from ferrule.expr import INDEX, Expr, ExprOp, Variable, alu, as_int, const, minimum, sint
-from ferrule.records import dataclass
+from ferrule.base.records import dataclass
+from ferrule.ir.expr import INDEX, Expr, ExprOp, Variable, alu, as_int, const, minimum, sint
 
 # Index arithmetic has a normal form, which these functions build.
 _NORMAL: dict[ExprOp, Callable[..., Expr]] = {

@@ -1,8 +1,9 @@
 """`Kernel -> list[UOp]`: loops opened in order, every value in the outermost loop where its
 operands are known.
 
-Vector loops become lanes, unrolled loops become copies. `emitter.py` says where a UOp goes,
-`values.py` makes the values, `reduction.py` the loops that are combined over.
+Vector loops become lanes, unrolled loops become copies. `codegen/emit/emitter.py` says where a UOp
+goes, `codegen/emit/values.py` makes the values, `codegen/emit/reduction.py` the loops that are
+combined over.
 """
 
 from __future__ import annotations
@@ -11,45 +12,36 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import final
 
-from ferrule.codegen.ahead import SoftwarePipeline, is_pipelined
-from ferrule.codegen.emitter import I32, I64, Emitter
+from ferrule.codegen.emit.emitter import I32, I64, Emitter
+from ferrule.codegen.emit.legalize import legalized
+from ferrule.codegen.emit.loops import run_loop
+from ferrule.codegen.emit.reduction import Reductions, first_reduce
+from ferrule.codegen.emit.software_pipelining import SoftwarePipeline, is_pipelined
+from ferrule.codegen.emit.values import Values
 from ferrule.codegen.guards import guarded
 from ferrule.codegen.heuristic import schedule
-from ferrule.codegen.kernel import (
-    Compute,
-    Guard,
-    Kernel,
-    Kind,
-    Loop,
-    Nest,
-    expressions,
-    show,
-)
+from ferrule.codegen.kernel import Compute, Guard, Kernel, Kind, Loop, Nest, expressions, show
 from ferrule.codegen.launch import Launch
 from ferrule.codegen.lower import lower, stores_of
 from ferrule.codegen.opt import Opt, apply_opts
-from ferrule.codegen.prepare import legalized
 from ferrule.codegen.primitives.editing import descendants
-from ferrule.codegen.reduction import Reductions, first_reduce
-from ferrule.codegen.serial import run_loop
 from ferrule.codegen.threads import Threads
 from ferrule.codegen.uops import UOp, UOps, shared_to_ask_for
 from ferrule.codegen.uops import show as show_program
-from ferrule.codegen.values import Values
 from ferrule.codegen.wellformed import verify
-from ferrule.expr import INDEX, TRUE, Expr, ExprOp, as_int, both, const, sint, toposort
-from ferrule.ops import LazyOp, ReduceOps
-from ferrule.target import Target
+from ferrule.ir.expr import INDEX, TRUE, Expr, ExprOp, as_int, both, const, sint, toposort
+from ferrule.ir.lazyop import LazyOp, ReduceOps
+from ferrule.ir.target import Target
 
 
 class Linearizer:
     """An AST on its way to a program for a target: `kernel`, the `opts` chosen for it, and its
     `uops`.
 
-    >>> from ferrule.dtype import dtypes
-    >>> from ferrule.target import detect_cpu
-    >>> from ferrule.ops import BufferOps, LazyOp, MemBuffer, UnaryOps
-    >>> from ferrule.shape.shapetracker import ShapeTracker
+    >>> from ferrule.ir.dtype import dtypes
+    >>> from ferrule.ir.target import detect_cpu
+    >>> from ferrule.ir.lazyop import BufferOps, LazyOp, MemBuffer, UnaryOps
+    >>> from ferrule.ir.shape.shapetracker import ShapeTracker
     >>> x = LazyOp(BufferOps.LOAD, (), MemBuffer(1, dtypes.float32, ShapeTracker.from_shape((4,))))
     >>> Linearizer(LazyOp(UnaryOps.NEG, (x,)), detect_cpu()).linearize().uops[0].op.name
     'CONST'

@@ -12,21 +12,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from ferrule.base.records import dataclass
 from ferrule.codegen.elementwise import elementwise
 from ferrule.codegen.expressions import Lowering
-from ferrule.codegen.kernel import (
-    MONOIDS,
-    Compute,
-    Guard,
-    Kernel,
-    Loop,
-    Nest,
-    Store,
-)
-from ferrule.codegen.phases import digits_of, strides_of
+from ferrule.codegen.kernel import MONOIDS, Compute, Guard, Kernel, Loop, Nest, Store
+from ferrule.codegen.polyphase import digits_of, strides_of
 from ferrule.codegen.sums import Sum
-from ferrule.dtype import DType, dtypes
-from ferrule.expr import (
+from ferrule.ir.dtype import DType, dtypes
+from ferrule.ir.expr import (
     BOOL,
     INDEX,
     TRUE,
@@ -46,8 +39,7 @@ from ferrule.expr import (
     uncast,
     within,
 )
-from ferrule.opkinds import scattered
-from ferrule.ops import (
+from ferrule.ir.lazyop import (
     BinaryOps,
     BufferOps,
     LazyOp,
@@ -58,9 +50,9 @@ from ferrule.ops import (
     how_scattered,
     scatter_start,
 )
-from ferrule.records import dataclass
-from ferrule.shape.movement import Index
-from ferrule.shape.shapetracker import ShapeTracker
+from ferrule.ir.op_table import scattered
+from ferrule.ir.shape.movement import Index
+from ferrule.ir.shape.shapetracker import ShapeTracker
 
 # The nodes that become a nest.
 _NESTED = frozenset({ExprOp.REDUCE, ExprOp.KEEP})

@@ -16,8 +16,8 @@ from ferrule.codegen.kernel import Kernel, Kind, Loop, Nest
 from ferrule.codegen.opt import PRIMITIVES, Opt, apply_opts
 from ferrule.codegen.plan import step_of
 from ferrule.codegen.primitives.editing import copy_name, fused_name, part_names
-from ferrule.expr import ExprOp
-from ferrule.target import Target
+from ferrule.ir.expr import ExprOp
+from ferrule.ir.target import Target
 
 Opts: TypeAlias = tuple[Opt, ...]
 
@@ -34,10 +34,10 @@ def neighbours(kernel: Kernel, opts: Opts, target: Target) -> list[Opts]:
     """Edits of a schedule of `kernel`, one kind after the other, in a fixed order.
 
     >>> from ferrule.codegen.lower import lower
-    >>> from ferrule.dtype import dtypes
-    >>> from ferrule.ops import BufferOps, LazyOp, MemBuffer, UnaryOps
-    >>> from ferrule.shape.shapetracker import ShapeTracker
-    >>> from ferrule.target import detect_cpu
+    >>> from ferrule.ir.dtype import dtypes
+    >>> from ferrule.ir.lazyop import BufferOps, LazyOp, MemBuffer, UnaryOps
+    >>> from ferrule.ir.shape.shapetracker import ShapeTracker
+    >>> from ferrule.ir.target import detect_cpu
     >>> place = MemBuffer(1, dtypes.float32, ShapeTracker.from_shape((4096,)))
     >>> root = LazyOp(UnaryOps.SQRT, (LazyOp(BufferOps.LOAD, (), place),))
     >>> opts = (Opt("split", ("out0", "i0.0", 8, "peel")), Opt("vectorize", ("out0", "i0.0.i")))

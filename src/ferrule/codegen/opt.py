@@ -11,6 +11,7 @@ import json
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
+from ferrule.base.records import dataclass
 from ferrule.codegen.kernel import Kernel
 from ferrule.codegen.primitives.editing import ScheduleError
 from ferrule.codegen.primitives.kinds import bind, parallel, transpose, unroll, vectorize
@@ -41,7 +42,6 @@ from ferrule.codegen.primitives.products import tensorize
 from ferrule.codegen.primitives.running import run_along
 from ferrule.codegen.primitives.scans import prefix, scan
 from ferrule.codegen.wellformed import verify
-from ferrule.records import dataclass
 
 __all__ = ["PRIMITIVES", "Opt", "ScheduleError", "apply_opts"]
 

@@ -6,8 +6,9 @@ from collections.abc import Callable, Container, Iterable, Sequence
 from math import prod
 from typing import Any
 
+from ferrule.codegen.analysis.loop_bounds import loop_end, loop_start
+from ferrule.codegen.analysis.window import distance
 from ferrule.codegen.kernel import Kernel, Kind, Loop, Nest
-from ferrule.codegen.limits import loop_end, loop_start
 from ferrule.codegen.opt import PRIMITIVES, Opt
 from ferrule.codegen.primitives.editing import (
     ScheduleError,
@@ -17,8 +18,7 @@ from ferrule.codegen.primitives.editing import (
     nest_of,
 )
 from ferrule.codegen.primitives.loops import can_shift
-from ferrule.codegen.window import distance
-from ferrule.expr import (
+from ferrule.ir.expr import (
     BOOL,
     COSTLY,
     INDEX,
@@ -29,7 +29,7 @@ from ferrule.expr import (
     substitute,
     toposort,
 )
-from ferrule.target import Target
+from ferrule.ir.target import Target
 
 SERIAL_WORK = 150_000
 """Operations, about 2 us of a core: with less work a kernel is not shared out among threads.

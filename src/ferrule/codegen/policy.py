@@ -5,7 +5,7 @@ hardware is like. All answers follow from one fact today: whether the kernels of
 thread blocks. A target of another kind may answer each question in its own way, here.
 
 >>> from dataclasses import replace
->>> from ferrule.target import detect_cpu
+>>> from ferrule.ir.target import detect_cpu
 >>> processor = detect_cpu()
 >>> gpu = replace(processor, block_threads=256, warp=32)
 >>> continues_totals(processor), continues_totals(gpu)
@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from ferrule.target import Target
+from ferrule.ir.target import Target
 
 _LOAD_BYTES: Final = 16
 """The widest load of one thread."""
@@ -76,7 +76,7 @@ def widens_factors(target: Target) -> bool:
 def combines_in_one_kernel(target: Target) -> bool:
     """True if a kernel combines parts of a long reduce that its own chunks compute.
 
-    For thread blocks a second kernel combines them (`grid/parts.py`).
+    For thread blocks a second kernel combines them (`codegen/schedules/gpu/split_reduce.py`).
     """
     return not _has_blocks(target)
 

@@ -13,24 +13,15 @@ from dataclasses import replace
 from hashlib import sha256
 from math import prod
 
-from ferrule.codegen.kernel import (
-    Compute,
-    Kernel,
-    Kind,
-    Loop,
-    Nest,
-    Store,
-    expressions,
-    show,
-)
+from ferrule.base.records import dataclass
+from ferrule.codegen.kernel import Compute, Kernel, Kind, Loop, Nest, Store, expressions, show
 from ferrule.codegen.plan import SERIAL_WORK, load_step, loads
 from ferrule.codegen.policy import copies_own_memory
 from ferrule.codegen.primitives.editing import map_reads
 from ferrule.codegen.wellformed import verify
-from ferrule.dtype import DType
-from ferrule.expr import Expr, ExprOp, Variable, const, load, range_, toposort
-from ferrule.records import dataclass
-from ferrule.target import Target
+from ferrule.ir.dtype import DType
+from ferrule.ir.expr import Expr, ExprOp, Variable, const, load, range_, toposort
+from ferrule.ir.target import Target
 
 # Set on 2026-11-22; not measured by themselves.
 MIN_GAIN = 0.02

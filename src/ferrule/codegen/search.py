@@ -12,13 +12,13 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from itertools import chain, islice, product
 
+from ferrule.base.records import dataclass
 from ferrule.codegen.heuristic import choose
 from ferrule.codegen.kernel import Kernel, Kind, Nest, expressions
 from ferrule.codegen.mutate import Opts, combined, neighbours
 from ferrule.codegen.opt import PRIMITIVES
-from ferrule.expr import ExprOp, toposort
-from ferrule.records import dataclass
-from ferrule.target import Target
+from ferrule.ir.expr import ExprOp, toposort
+from ferrule.ir.target import Target
 
 
 @dataclass(frozen=True)

@@ -10,9 +10,9 @@ import itertools
 from collections.abc import Mapping
 from math import prod
 
-from ferrule.dtype import DType, dtypes
-from ferrule.expr import TRUE, Expr, ExprOp, all_of, conjuncts, const, load, select, uncast
-from ferrule.records import dataclass
+from ferrule.base.records import dataclass
+from ferrule.ir.dtype import DType, dtypes
+from ferrule.ir.expr import TRUE, Expr, ExprOp, all_of, conjuncts, const, load, select, uncast
 
 _MAX_TAPS = 512  # combinations of a window's taps that are tried; not measured
 

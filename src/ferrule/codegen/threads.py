@@ -13,6 +13,7 @@ from functools import cached_property
 from math import prod
 from typing import final
 
+from ferrule.base.records import dataclass
 from ferrule.codegen.intrinsics import MATRIX_INTRINSICS, matrix_intrinsic
 from ferrule.codegen.kernel import (
     BY_WARPS,
@@ -26,8 +27,7 @@ from ferrule.codegen.kernel import (
     reads,
 )
 from ferrule.codegen.primitives.products import matrix_operands
-from ferrule.expr import TRUE, Expr, ExprOp, both, const, less, range_, weighted_sum
-from ferrule.records import dataclass
+from ferrule.ir.expr import TRUE, Expr, ExprOp, both, const, less, range_, weighted_sum
 
 
 @final

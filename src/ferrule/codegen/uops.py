@@ -8,13 +8,13 @@ from collections.abc import Sequence
 from enum import auto
 from typing import Any
 
+from ferrule.base.enums import Enum
+from ferrule.base.records import dataclass
 from ferrule.codegen.intrinsics import TILE, WGMMA, WGMMA_COLUMNS, matrix_intrinsic
 from ferrule.codegen.kernel import COMBINING_BYTES, PIECE_BYTES
-from ferrule.dtype import DType, dtypes
-from ferrule.enums import Enum
-from ferrule.expr import COMPARISONS, ExprOp
-from ferrule.records import dataclass
-from ferrule.target import Target
+from ferrule.ir.dtype import DType, dtypes
+from ferrule.ir.expr import COMPARISONS, ExprOp
+from ferrule.ir.target import Target
 
 
 class UOps(Enum):

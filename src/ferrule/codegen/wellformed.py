@@ -17,7 +17,7 @@ from ferrule.codegen.kernel import (
     reads,
     why_not_pipelined,
 )
-from ferrule.expr import Expr, ExprOp, conjuncts, less, toposort
+from ferrule.ir.expr import Expr, ExprOp, conjuncts, less, toposort
 
 
 def verify(kernel: Kernel) -> None:

@@ -12,16 +12,16 @@ from typing import Any, TextIO, final
 import numpy as np
 import numpy.typing as npt
 
-from ferrule.config import Context
+from ferrule.base.config import Context
+from ferrule.base.helpers import GlobalCounters
+from ferrule.base.records import dataclass
 from ferrule.demo.terminal import Progress, bar, curve, pictures
 from ferrule.device import Device
-from ferrule.dtype import dtypes
-from ferrule.helpers import GlobalCounters
+from ferrule.ir.dtype import dtypes
 from ferrule.jit import TinyJit
 from ferrule.nn import Conv2d, Linear
 from ferrule.nn.optim import Adam
 from ferrule.nn.state import get_parameters
-from ferrule.records import dataclass
 from ferrule.tensor import Tensor
 
 Array = npt.NDArray[Any]

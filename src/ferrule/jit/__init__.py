@@ -13,8 +13,12 @@ from threading import RLock
 from typing import Any, Generic, TypeVar, final
 from weakref import WeakSet
 
-from ferrule.calls import explains
-from ferrule.capture import (
+from ferrule.base.calls import explains
+from ferrule.base.config import config
+from ferrule.base.containers import leaves
+from ferrule.base.helpers import check_function, not_a_function
+from ferrule.base.threadstate import this_thread
+from ferrule.device.capture import (
     GraphException,
     JitError,
     JitItem,
@@ -25,26 +29,22 @@ from ferrule.capture import (
     get_jit_stats,
     is_capturing,
 )
-from ferrule.config import config
-from ferrule.containers import leaves
-from ferrule.expr import Variable
-from ferrule.helpers import check_function, not_a_function
+from ferrule.engine.realize import settle_writes, turn
+from ferrule.ir.expr import Variable
 from ferrule.jit.before import compute_lazy
 from ferrule.jit.containers import held_in
 from ferrule.jit.exclusion import alone, anyone_runs, wait_for_others
+from ferrule.jit.fast_path import Recent
 from ferrule.jit.found import FoundInputs
 from ferrule.jit.hooks import code_of
 from ferrule.jit.inputs import Arguments, Chain, memories_of, read_arguments
 from ferrule.jit.numbers import Numbers
 from ferrule.jit.reach import Reach
-from ferrule.jit.recent import Recent
 from ferrule.jit.record import NotReplayable, capture_call
 from ferrule.jit.replay import Replay
 from ferrule.jit.results import tensors_in
-from ferrule.realize import settle_writes, turn
 from ferrule.tensor import Tensor
 from ferrule.tensor.cell import Cell
-from ferrule.threadstate import this_thread
 
 __all__ = [
     "GraphException",

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, final
 
-from ferrule.buffer import Buffer
-from ferrule.capture import GraphException, JitItem, get_input_replace
-from ferrule.config import config
+from ferrule.base.config import config
 from ferrule.device import Device
-from ferrule.expr import Variable
+from ferrule.device.capture import GraphException, JitItem, get_input_replace
+from ferrule.ir.buffer import Buffer
+from ferrule.ir.expr import Variable
 
 
 @final

@@ -6,11 +6,16 @@ import weakref
 from collections.abc import Callable, Iterable, Sequence, Set
 from typing import Any, final
 
-from ferrule.buffer import Buffer
-from ferrule.capture import Capture
-from ferrule.dtype import dtypes
-from ferrule.gradient.tape import tape_position
+from ferrule.autograd.tape import tape_position
+from ferrule.base.threadstate import this_thread
+from ferrule.device.capture import Capture
+from ferrule.engine.random import streams
+from ferrule.engine.realize import realize
+from ferrule.ir.buffer import Buffer
+from ferrule.ir.dtype import dtypes
+from ferrule.ir.lazy import LazyBuffer
 from ferrule.jit.found import FoundBefore, FoundInputs
+from ferrule.jit.guards import Watch
 from ferrule.jit.hooks import code_of
 from ferrule.jit.inputs import Arguments, follow, memory_serial, stand_ins
 from ferrule.jit.numbers import Numbers
@@ -18,13 +23,8 @@ from ferrule.jit.reach import Owner, Reach, present_version
 from ferrule.jit.readers import readers, renew
 from ferrule.jit.results import Leaf
 from ferrule.jit.sharing import Sharing
-from ferrule.jit.watch import Watch
-from ferrule.lazy import LazyBuffer
-from ferrule.random import streams
-from ferrule.realize import realize
 from ferrule.tensor import Tensor
 from ferrule.tensor.cell import Cell
-from ferrule.threadstate import this_thread
 
 
 @final

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, final
 
-from ferrule.containers import is_record, leaves
+from ferrule.base.containers import is_record, leaves
 from ferrule.jit.places import attributes
 from ferrule.jit.reach import Reach
 from ferrule.jit.results import replace_tensors

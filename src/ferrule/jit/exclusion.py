@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from threading import Condition, get_ident
 from typing import Final
 
-from ferrule.realize import turn
+from ferrule.engine.realize import turn
 
 _used: Final[dict[int, int]] = {}
 """The locked cells, by `id()`, with the thread that holds each."""

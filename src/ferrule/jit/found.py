@@ -17,14 +17,14 @@ from dataclasses import field
 from functools import cached_property
 from typing import Any, TypeAlias, final
 
-from ferrule.buffer import Buffer
-from ferrule.expr import sint
-from ferrule.gradient import Value
+from ferrule.autograd import Value
+from ferrule.base.records import dataclass
+from ferrule.ir.buffer import Buffer
+from ferrule.ir.expr import sint
+from ferrule.ir.lazy import LazyBuffer
 from ferrule.jit.inputs import Arguments, follow, is_copy, memories_of, memory_of, memory_serial
 from ferrule.jit.places import Path, Place, replaceable, tensors_of
 from ferrule.jit.reach import Reach
-from ferrule.lazy import LazyBuffer
-from ferrule.records import dataclass
 from ferrule.tensor import Tensor
 from ferrule.tensor.cell import Cell
 

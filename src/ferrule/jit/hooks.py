@@ -6,8 +6,8 @@ import weakref
 from collections.abc import Callable, Iterable
 from typing import Any, final
 
-from ferrule.backward import hooks
-from ferrule.gradient import Leaf
+from ferrule.autograd import Leaf
+from ferrule.autograd.backward import hooks
 from ferrule.tensor import Tensor
 
 

@@ -13,28 +13,28 @@ from typing import Any, TypeAlias, final
 
 import numpy as np
 
-from ferrule.buffer import Buffer
-from ferrule.config import config
-from ferrule.containers import is_record
+from ferrule.autograd import Value, is_training
+from ferrule.base.config import config
+from ferrule.base.containers import is_record
+from ferrule.base.helpers import prod
+from ferrule.base.records import dataclass
+from ferrule.base.threadstate import this_thread
 from ferrule.device import Device
-from ferrule.dtype import DType, dtypes
-from ferrule.expr import BoundVariable, Expr, Variable, sint, unbind
-from ferrule.gradient import Value, is_training
-from ferrule.helpers import prod
+from ferrule.device.runner import BufferCopy
+from ferrule.engine.realize import realize
+from ferrule.fusion.views import dense, move
+from ferrule.ir.buffer import Buffer
+from ferrule.ir.dtype import DType, dtypes
+from ferrule.ir.expr import BoundVariable, Expr, Variable, sint, unbind
+from ferrule.ir.lazy import LazyBuffer
+from ferrule.ir.lazyop import MovementOps, apply_movements
+from ferrule.ir.shape.view import View
+from ferrule.ir.storage import Storage
 from ferrule.jit.hooks import hooks_of
 from ferrule.jit.numbers import form, is_plain
 from ferrule.jit.places import attributes
-from ferrule.lazy import LazyBuffer
-from ferrule.ops import MovementOps, apply_movements
-from ferrule.realize import realize
-from ferrule.records import dataclass
-from ferrule.runner import BufferCopy
-from ferrule.schedule.views import dense, move
-from ferrule.shape.view import View
-from ferrule.storage import Storage
 from ferrule.tensor import Tensor
 from ferrule.tensor.cell import Cell
-from ferrule.threadstate import this_thread
 
 Chain: TypeAlias = tuple[tuple[MovementOps, Any], ...]
 Reachable: TypeAlias = Mapping[int | None, Set[Cell]]

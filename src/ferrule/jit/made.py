@@ -6,16 +6,16 @@ import weakref
 from collections.abc import Mapping
 from typing import Any, final
 
-from ferrule.buffer import Buffer
-from ferrule.capture import Capture
-from ferrule.gradient import Value
+from ferrule.autograd import Value
+from ferrule.device.capture import Capture
+from ferrule.device.runner import BufferCopy
+from ferrule.engine.realize import realize
+from ferrule.ir.buffer import Buffer
+from ferrule.ir.lazy import LazyBuffer
 from ferrule.jit.before import Before
 from ferrule.jit.places import Place, tensors_of
 from ferrule.jit.results import Effect, Fresh, Leaf, Outcome, end_of_tape, replace_tensors
 from ferrule.jit.sharing import Sharing
-from ferrule.lazy import LazyBuffer
-from ferrule.realize import realize
-from ferrule.runner import BufferCopy
 from ferrule.tensor import Tensor
 from ferrule.tensor.cell import Cell
 

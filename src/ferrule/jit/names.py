@@ -9,7 +9,7 @@ import types
 from collections.abc import Callable, Sequence
 from typing import Any, final
 
-from ferrule.records import dataclass
+from ferrule.base.records import dataclass
 
 _ADDING = frozenset({"append", "extend", "insert", "add", "update", "clear", "discard"})
 """Methods of lists, dicts and sets that change the contents without reading them."""

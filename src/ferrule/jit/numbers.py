@@ -20,8 +20,8 @@ from typing import Any, final
 import numpy as np
 
 from ferrule.device import Compiled, Device, Interpreted
-from ferrule.dtype import DType, exact
-from ferrule.expr import Expr
+from ferrule.ir.dtype import DType, exact
+from ferrule.ir.expr import Expr
 from ferrule.jit.names import NO_NAMES, Names, names_of, names_of_parameters
 from ferrule.jit.places import (
     MISSING,

@@ -13,9 +13,9 @@ from contextvars import ContextVar
 from importlib.util import resolve_name
 from typing import Any, TypeAlias, final
 
+from ferrule.base.records import dataclass
 from ferrule.device import Compiled, Device, Interpreted
 from ferrule.jit.names import imports_of
-from ferrule.records import dataclass
 from ferrule.tensor import Tensor
 
 # A function with an assert that pytest has rewritten refers to pytest, and so to all tests.

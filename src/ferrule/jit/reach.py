@@ -9,11 +9,11 @@ from collections import Counter, deque
 from collections.abc import Collection, Iterable, Iterator, Sequence, Set
 from typing import Any, TypeAlias, final
 
-from ferrule.buffer import Buffer
-from ferrule.gradient import Value
+from ferrule.autograd import Value
+from ferrule.ir.buffer import Buffer
+from ferrule.ir.lazy import LazyBuffer
+from ferrule.ir.storage import Storage
 from ferrule.jit.places import Path, Place, below, replaceable, tensors_of
-from ferrule.lazy import LazyBuffer
-from ferrule.storage import Storage
 from ferrule.tensor import Tensor
 from ferrule.tensor.cell import Cell
 

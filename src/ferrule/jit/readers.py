@@ -7,13 +7,13 @@ from operator import attrgetter
 from sys import getrefcount
 from typing import TypeAlias
 
-from ferrule.buffer import Buffer
-from ferrule.dtype import dtypes
-from ferrule.gradient import Value
+from ferrule.autograd import Value
+from ferrule.device.runner import BufferCopy
+from ferrule.ir.buffer import Buffer
+from ferrule.ir.dtype import dtypes
+from ferrule.ir.lazy import LazyBuffer
+from ferrule.ir.storage import Storage
 from ferrule.jit.reach import Owner, present_version
-from ferrule.lazy import LazyBuffer
-from ferrule.runner import BufferCopy
-from ferrule.storage import Storage
 from ferrule.tensor.cell import Cell
 
 

@@ -17,12 +17,16 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence, S
 from contextlib import contextmanager
 from typing import Any, final
 
-from ferrule.backward import Passed, note_passed
-from ferrule.buffer import Buffer
-from ferrule.capture import Capture, JitError, PlaceHolder, Recorded, user_location
-from ferrule.containers import mapped
-from ferrule.counting import is_numbers
+from ferrule.autograd.backward import Passed, note_passed
+from ferrule.autograd.iota import is_numbers
+from ferrule.base.containers import mapped
+from ferrule.base.threadstate import this_thread
 from ferrule.device import BufferCopy
+from ferrule.device.capture import Capture, JitError, PlaceHolder, Recorded, user_location
+from ferrule.engine.realize import others_turn, realize
+from ferrule.ir.buffer import Buffer
+from ferrule.ir.lazy import LazyBuffer
+from ferrule.ir.storage import Storage, keep_written, pending_writes
 from ferrule.jit.batch import Batch
 from ferrule.jit.before import Before
 from ferrule.jit.containers import Containers
@@ -34,13 +38,9 @@ from ferrule.jit.reach import Holders, Owner, Reach, memory_of_views, owners_amo
 from ferrule.jit.replay import AtRisk, Replay
 from ferrule.jit.results import Effect, Leaf, replace_tensors, returned_tensors
 from ferrule.jit.weights import PackedWeights
-from ferrule.lazy import LazyBuffer
-from ferrule.realize import others_turn, realize
-from ferrule.storage import Storage, keep_written, pending_writes
 from ferrule.tensor import Tensor
 from ferrule.tensor.cell import Cell
 from ferrule.tensor.limits import Limits, noting_limits
-from ferrule.threadstate import this_thread
 
 
 class NotReplayable(Exception):

@@ -5,21 +5,21 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, final
 
-from ferrule.buffer import Buffer, note_writes
-from ferrule.expr import Variable
-from ferrule.gradient import Value
-from ferrule.interrupts import Whole
+from ferrule.autograd import Value
+from ferrule.base.interrupts import Whole
+from ferrule.base.records import dataclass
+from ferrule.engine.realize import contents_kept
+from ferrule.ir.buffer import Buffer, note_writes
+from ferrule.ir.expr import Variable
+from ferrule.ir.lazy import LazyBuffer
 from ferrule.jit.batch import Batch
 from ferrule.jit.found import FoundInputs
+from ferrule.jit.guards import Watch
 from ferrule.jit.inputs import InputPart
 from ferrule.jit.numbers import Numbers
 from ferrule.jit.places import Place
 from ferrule.jit.results import Outcome, build_result
-from ferrule.jit.watch import Watch
 from ferrule.jit.weights import PackedWeights
-from ferrule.lazy import LazyBuffer
-from ferrule.realize import contents_kept
-from ferrule.records import dataclass
 from ferrule.tensor import Tensor
 from ferrule.tensor.limits import Limits, fit
 

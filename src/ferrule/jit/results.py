@@ -6,17 +6,17 @@ from collections.abc import Mapping, Sequence
 from dataclasses import field
 from typing import Any, TypeAlias, final
 
-from ferrule.buffer import Buffer
-from ferrule.capture import JitError, user_location
-from ferrule.containers import leaves, mapped
-from ferrule.dtype import DType
-from ferrule.expr import Variable, sint
-from ferrule.gradient import Entry, GradientError, Rule, Value
+from ferrule.autograd import Entry, GradientError, Rule, Value
+from ferrule.base.containers import leaves, mapped
+from ferrule.base.records import dataclass
+from ferrule.device.capture import JitError, user_location
+from ferrule.ir.buffer import Buffer
+from ferrule.ir.dtype import DType
+from ferrule.ir.expr import Variable, sint
+from ferrule.ir.lazy import LazyBuffer
 from ferrule.jit.inputs import has_variables, with_values, without_values
 from ferrule.jit.places import Place
 from ferrule.jit.sharing import Shared
-from ferrule.lazy import LazyBuffer
-from ferrule.records import dataclass
 from ferrule.tensor import Tensor
 
 Leaf: TypeAlias = int | Tensor | None

@@ -6,9 +6,9 @@ from collections import Counter
 from collections.abc import Mapping, Sequence, Set
 from typing import TypeAlias, final
 
-from ferrule.expr import Variable
+from ferrule.base.records import dataclass
+from ferrule.ir.expr import Variable
 from ferrule.jit.inputs import has_variables, with_values, without_values
-from ferrule.records import dataclass
 from ferrule.tensor import Tensor
 from ferrule.tensor.cell import Cell, Move
 

@@ -11,13 +11,13 @@ from collections.abc import Mapping, Sequence
 from typing import final
 from weakref import WeakValueDictionary
 
-from ferrule.buffer import Buffer
-from ferrule.capture import JitItem
-from ferrule.config import config
+from ferrule.base.config import config
 from ferrule.device import Compiled, CompiledASTRunner, Device
-from ferrule.expr import Variable
+from ferrule.device.capture import JitItem
+from ferrule.device.weight_packing import PackedCopy, PackedForm, Request, packed_forms
+from ferrule.ir.buffer import Buffer
+from ferrule.ir.expr import Variable
 from ferrule.jit.batch import Batch
-from ferrule.packing import PackedCopy, PackedForm, Request, packed_forms
 
 LEAST_OPERATIONS = 1 << 20  # operations of a kernel; a smaller one takes only a few microseconds
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from ferrule.helpers import no_attribute
+from ferrule.base.helpers import no_attribute
 
 if TYPE_CHECKING:
     from ferrule.nn import init, optim, state, utils

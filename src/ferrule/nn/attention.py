@@ -5,11 +5,11 @@ from __future__ import annotations
 from math import sqrt
 from typing import final
 
-from ferrule.dtype import DType, dtypes
+from ferrule.ir.dtype import DType, dtypes
+from ferrule.ir.shape.view import ShapeError
 from ferrule.nn.linear import Linear
 from ferrule.nn.parameters import check_chance, check_counts, constant, glorot_uniform
 from ferrule.nn.shown import Shown
-from ferrule.shape.view import ShapeError
 from ferrule.tensor import Tensor
 from ferrule.tensor.checked import checks_arguments
 from ferrule.tensor.data import DTypeLike

@@ -6,9 +6,9 @@ from abc import ABC
 from collections.abc import Sequence
 from typing import Any, ClassVar, TypeAlias, final
 
+from ferrule.ir.shape.view import ShapeError
 from ferrule.nn.parameters import check_counts, check_sizes, each_axis, filter_weights
 from ferrule.nn.shown import Shown
-from ferrule.shape.view import ShapeError
 from ferrule.tensor import Tensor
 from ferrule.tensor.checked import checks_arguments
 from ferrule.tensor.data import DTypeLike

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Self, final
 
+from ferrule.ir.shape.view import ShapeError
 from ferrule.nn.parameters import check_sizes
 from ferrule.nn.shown import Shown
-from ferrule.shape.view import ShapeError
 from ferrule.tensor import Tensor
 from ferrule.tensor.checked import checks_arguments
 from ferrule.tensor.data import DTypeLike

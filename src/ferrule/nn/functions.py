@@ -10,7 +10,7 @@ import inspect
 from collections.abc import Callable, Sequence
 from typing import Any, ClassVar, Concatenate, ParamSpec, TypeAlias
 
-from ferrule.calls import is_several, misfit, whole
+from ferrule.base.calls import is_several, misfit, whole
 from ferrule.nn.parameters import check_chance, check_number
 from ferrule.nn.shown import Shown
 from ferrule.tensor import Tensor

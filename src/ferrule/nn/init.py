@@ -10,8 +10,8 @@ from collections.abc import Callable
 from math import erf, prod, sqrt
 from typing import TYPE_CHECKING, Any, Final, NoReturn
 
-from ferrule.helpers import no_attribute
-from ferrule.shape.view import ShapeError
+from ferrule.base.helpers import no_attribute
+from ferrule.ir.shape.view import ShapeError
 from ferrule.tensor import Tensor
 from ferrule.tensor.checked import checks_arguments
 

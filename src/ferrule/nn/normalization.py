@@ -8,18 +8,12 @@ from math import prod
 from numbers import Integral
 from typing import final
 
-from ferrule.dtype import dtypes
-from ferrule.gradient import note_evaluation
+from ferrule.autograd import note_evaluation
+from ferrule.ir.dtype import dtypes
+from ferrule.ir.shape.view import ShapeError
 from ferrule.nn.functions import layer
-from ferrule.nn.parameters import (
-    check_counts,
-    check_number,
-    check_sizes,
-    constant,
-    statistic,
-)
+from ferrule.nn.parameters import check_counts, check_number, check_sizes, constant, statistic
 from ferrule.nn.shown import Shown
-from ferrule.shape.view import ShapeError
 from ferrule.tensor import Tensor
 from ferrule.tensor.checked import checks_arguments
 from ferrule.tensor.data import DTypeLike

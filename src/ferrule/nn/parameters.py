@@ -8,9 +8,9 @@ from numbers import Real
 
 import numpy as np
 
-from ferrule.calls import is_several, whole
-from ferrule.dtype import dtypes
-from ferrule.shape.view import ShapeError
+from ferrule.base.calls import is_several, whole
+from ferrule.ir.dtype import dtypes
+from ferrule.ir.shape.view import ShapeError
 from ferrule.tensor import Tensor
 from ferrule.tensor.data import DTypeLike, to_dtype
 

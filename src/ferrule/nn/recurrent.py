@@ -5,9 +5,9 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from typing import ClassVar, TypeAlias, final
 
+from ferrule.ir.shape.view import ShapeError
 from ferrule.nn.parameters import check_chance, check_sizes, inverse_root, uniform
 from ferrule.nn.shown import Shown
-from ferrule.shape.view import ShapeError
 from ferrule.tensor import Tensor
 from ferrule.tensor.checked import checks_arguments
 from ferrule.tensor.data import DTypeLike

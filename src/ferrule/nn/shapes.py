@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, final
 
-from ferrule.gradient import trains
+from ferrule.autograd import trains
+from ferrule.ir.shape.view import ShapeError
 from ferrule.nn.functions import Chance, Function, Sizes, Wanted, criterion, layer
 from ferrule.nn.shown import Shown
-from ferrule.shape.view import ShapeError
 from ferrule.tensor import Tensor
 
 

@@ -7,8 +7,8 @@ from functools import wraps
 from textwrap import indent
 from typing import TYPE_CHECKING, Any, Self
 
-from ferrule.calls import explain_constructor
-from ferrule.gradient import is_training, train
+from ferrule.autograd import is_training, train
+from ferrule.base.calls import explain_constructor
 from ferrule.nn.state.model import parts_of
 from ferrule.tensor import Tensor
 

@@ -6,8 +6,8 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
-from ferrule.dtype import DType, dtypes
-from ferrule.target import Target
+from ferrule.ir.dtype import DType, dtypes
+from ferrule.ir.target import Target
 
 if TYPE_CHECKING:
     from ferrule.codegen.uops import UOp

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Final
 
-from ferrule.dtype import dtypes
-from ferrule.records import dataclass
+from ferrule.base.records import dataclass
+from ferrule.ir.dtype import dtypes
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,12 +16,11 @@ from typing import Any, TypeAlias, cast
 
 import numpy as np
 
-from ferrule.buffer import LRUAllocator
 from ferrule.device import Interpreted
-from ferrule.dtype import DType, dtypes, truncate
-from ferrule.expr import Expr, sint
-from ferrule.opkinds import REDUCED, Combination, scattered
-from ferrule.ops import (
+from ferrule.ir.buffer import LRUAllocator
+from ferrule.ir.dtype import DType, dtypes, truncate
+from ferrule.ir.expr import Expr, sint
+from ferrule.ir.lazyop import (
     BinaryOps,
     BufferOps,
     ConstBuffer,
@@ -35,7 +34,8 @@ from ferrule.ops import (
     cast_arg,
     how_scattered,
 )
-from ferrule.shape.view import View
+from ferrule.ir.op_table import REDUCED, Combination, scattered
+from ferrule.ir.shape.view import View
 
 Array: TypeAlias = np.ndarray[Any, Any]
 Function: TypeAlias = Callable[..., Any]

@@ -6,9 +6,9 @@ from typing import Final
 
 import numpy as np
 
-from ferrule.buffer import read_guard
 from ferrule.fft import irfft, rfft
-from ferrule.shape.view import ShapeError
+from ferrule.ir.buffer import read_guard
+from ferrule.ir.shape.view import ShapeError
 from ferrule.tensor import Tensor
 from ferrule.tensor.broadcast import known_size
 from ferrule.tensor.checked import checks_arguments

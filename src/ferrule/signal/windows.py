@@ -16,8 +16,8 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from ferrule.dtype import DTypeError, dtypes
-from ferrule.shape.view import ShapeError
+from ferrule.ir.dtype import DTypeError, dtypes
+from ferrule.ir.shape.view import ShapeError
 from ferrule.tensor import Tensor
 from ferrule.tensor.checked import checks_arguments
 from ferrule.tensor.data import DTypeLike, to_dtype

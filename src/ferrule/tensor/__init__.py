@@ -8,61 +8,57 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, final
 
-from ferrule.gradient import enable_grad, is_training, no_grad, train
-from ferrule.helpers import not_a_function
+from ferrule.autograd import enable_grad, is_training, no_grad, train
+from ferrule.base.helpers import not_a_function
+from ferrule.base.threadstate import this_thread
 from ferrule.tensor import (
-    activations,
-    alignment,
-    arithmetic,
-    arranging,
     autograd,
     casts,
-    convolution,
     copying,
     creation,
-    decompositions,
-    diagonals,
-    differences,
-    elementwise,
     exchange,
-    functions,
     hints,
-    indexing,
     inplace,
-    joining,
-    linalg,
-    loss,
     making,
-    margins,
-    moments,
-    movement,
     moving,
     namespace,
-    neural,
-    normalization,
-    norms,
-    numeric,
-    pooling,
-    probability,
-    products,
     reading,
-    rearranging,
-    reductions,
-    resampling,
-    running,
-    scattering,
-    scientific,
-    searching,
-    selecting,
-    solvers,
-    sorting,
-    summaries,
-    tables,
     writing,
 )
+from ferrule.tensor.algebra import decompositions, diagonals, linalg, products, solvers
 from ferrule.tensor.base import TensorBase
 from ferrule.tensor.checked import are_tensors
-from ferrule.threadstate import this_thread
+from ferrule.tensor.index import indexing, scattering, selecting, tables
+from ferrule.tensor.math import (
+    activations,
+    arithmetic,
+    elementwise,
+    functions,
+    numeric,
+    probability,
+    scientific,
+)
+from ferrule.tensor.network import (
+    alignment,
+    convolution,
+    loss,
+    margins,
+    neural,
+    normalization,
+    pooling,
+    resampling,
+)
+from ferrule.tensor.reduce import (
+    differences,
+    moments,
+    norms,
+    reductions,
+    running,
+    searching,
+    sorting,
+    summaries,
+)
+from ferrule.tensor.shaping import arranging, joining, movement, rearranging
 
 __all__ = ["Tensor"]
 

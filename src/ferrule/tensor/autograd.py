@@ -7,10 +7,10 @@ from itertools import count
 from typing import Any, Final, Self, final
 from weakref import WeakKeyDictionary, ref
 
-from ferrule.backward import Hook, hooks, pull_back
-from ferrule.gradient import Edge, GradientError, Leaf, Rule, Shape, Value, no_grad, record
-from ferrule.realize import turn
-from ferrule.shape.view import ShapeError, prod_sint
+from ferrule.autograd import Edge, GradientError, Leaf, Rule, Shape, Value, no_grad, record
+from ferrule.autograd.backward import Hook, hooks, pull_back
+from ferrule.engine.realize import turn
+from ferrule.ir.shape.view import ShapeError, prod_sint
 from ferrule.tensor.base import Tensor
 from ferrule.tensor.keywords import method
 

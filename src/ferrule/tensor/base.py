@@ -11,14 +11,14 @@ from typing import TYPE_CHECKING, Any, ClassVar, Never, Self
 
 import numpy as np
 
-from ferrule.calls import unknown_keyword, whole
-from ferrule.dtype import DType, DTypeError, dtypes
-from ferrule.expr import sint
-from ferrule.gradient import GradientError, Leaf, Shape, Value, is_recording, is_training
-from ferrule.lazy import DeviceMismatchError, LazyBuffer
-from ferrule.ops import MovementOps
-from ferrule.shape.layout import storage_view
-from ferrule.shape.view import ShapeError, View, prod_sint
+from ferrule.autograd import GradientError, Leaf, Shape, Value, is_recording, is_training
+from ferrule.base.calls import unknown_keyword, whole
+from ferrule.ir.dtype import DType, DTypeError, dtypes
+from ferrule.ir.expr import sint
+from ferrule.ir.lazy import DeviceMismatchError, LazyBuffer
+from ferrule.ir.lazyop import MovementOps
+from ferrule.ir.shape.layout import storage_view
+from ferrule.ir.shape.view import ShapeError, View, prod_sint
 from ferrule.tensor.broadcast import fit_shape
 from ferrule.tensor.cell import MOVES, Cache, Cell, Move, Part, moved_view
 from ferrule.tensor.data import DTypeLike, from_host, to_device, to_dtype

@@ -6,11 +6,11 @@ from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any
 
-from ferrule.calls import whole
-from ferrule.expr import Expr, as_int, sint
-from ferrule.gradient import Shape, Value
-from ferrule.lazy import DeviceMismatchError
-from ferrule.shape.view import ShapeError
+from ferrule.autograd import Shape, Value
+from ferrule.base.calls import whole
+from ferrule.ir.expr import Expr, as_int, sint
+from ferrule.ir.lazy import DeviceMismatchError
+from ferrule.ir.shape.view import ShapeError
 
 
 def broadcast_shape(shapes: Sequence[Shape], what: str) -> Shape:

@@ -5,7 +5,7 @@ The functions hide Python's types of these names, so that no annotation here has
 
 from __future__ import annotations
 
-from ferrule.dtype import dtypes
+from ferrule.ir.dtype import dtypes
 from ferrule.tensor.base import Tensor
 from ferrule.tensor.keywords import method
 

@@ -9,14 +9,14 @@ from functools import lru_cache
 from typing import Any, Final, TypeAlias, final
 from weakref import ref
 
-from ferrule.gradient import Edge, Entry, GradientError, Rule, Value, is_recording
-from ferrule.lazy import LazyBuffer
-from ferrule.ops import MovementOps
-from ferrule.realize import settle_or_withdraw, turn
-from ferrule.shape.view import View
-from ferrule.storage import Storage
-from ferrule.tensor.matrices import diagonal_part
-from ferrule.threadstate import this_thread
+from ferrule.autograd import Edge, Entry, GradientError, Rule, Value, is_recording
+from ferrule.base.threadstate import this_thread
+from ferrule.engine.realize import settle_or_withdraw, turn
+from ferrule.ir.lazy import LazyBuffer
+from ferrule.ir.lazyop import MovementOps
+from ferrule.ir.shape.view import View
+from ferrule.ir.storage import Storage
+from ferrule.tensor.algebra.matrices import diagonal_part
 
 DIAGONAL: Final = "diagonal"
 SELECT: Final = "select"

@@ -13,8 +13,8 @@ from functools import wraps
 from types import FunctionType, NoneType
 from typing import Any, Final, TypeAlias, TypeVar, cast
 
-from ferrule.calls import is_several, whole
-from ferrule.expr import Expr
+from ferrule.base.calls import is_several, whole
+from ferrule.ir.expr import Expr
 from ferrule.tensor.base import Tensor
 
 F = TypeVar("F", bound=Callable[..., Any])

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from ferrule.dtype import dtypes
+from ferrule.ir.dtype import dtypes
 from ferrule.tensor.base import Tensor
 from ferrule.tensor.data import Array
 

@@ -8,17 +8,17 @@ from typing import Any
 
 import numpy as np
 
-from ferrule.calls import is_several
-from ferrule.counting import count_to
-from ferrule.dtype import DType, DTypeError, check_range, dtypes
-from ferrule.expr import Expr, sint
-from ferrule.gradient import Number, Shape, Value
-from ferrule.lazy import LazyBuffer
-from ferrule.ops import BinaryOps, UnaryOps
-from ferrule.random import manual_seed as seed_devices
-from ferrule.random import random_words, uniform_from
-from ferrule.shape.view import ShapeError, prod_sint
-from ferrule.tensor import special
+from ferrule.autograd import Number, Shape, Value
+from ferrule.autograd.iota import count_to
+from ferrule.base.calls import is_several
+from ferrule.engine.random import manual_seed as seed_devices
+from ferrule.engine.random import random_words, uniform_from
+from ferrule.ir.dtype import DType, DTypeError, check_range, dtypes
+from ferrule.ir.expr import Expr, sint
+from ferrule.ir.lazy import LazyBuffer
+from ferrule.ir.lazyop import BinaryOps, UnaryOps
+from ferrule.ir.shape.view import ShapeError, prod_sint
+from ferrule.tensor.algebra.matrices import above, diagonal_matrix
 from ferrule.tensor.base import Tensor
 from ferrule.tensor.broadcast import fit_shape, whole_size
 from ferrule.tensor.data import (
@@ -29,11 +29,11 @@ from ferrule.tensor.data import (
     to_device,
     to_dtype,
 )
-from ferrule.tensor.joining import tensors_of
 from ferrule.tensor.keywords import method
 from ferrule.tensor.limits import count_steps, plain
-from ferrule.tensor.matrices import above, diagonal_matrix
-from ferrule.tensor.movement import listed
+from ferrule.tensor.math import special
+from ferrule.tensor.shaping.joining import tensors_of
+from ferrule.tensor.shaping.movement import listed
 
 _COUNTERS = (dtypes.int32, dtypes.int64, dtypes.uint64)
 

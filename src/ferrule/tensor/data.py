@@ -8,14 +8,14 @@ from typing import Any, SupportsFloat, TypeAlias
 
 import numpy as np
 
-from ferrule.buffer import Buffer, allocators
+from ferrule.autograd import Number, Value, check_expression
 from ferrule.device import Device
-from ferrule.dlpack import array_from
-from ferrule.dtype import DType, DTypeError, check_range, dtypes
-from ferrule.expr import BOOL, Expr, sint, unbind
-from ferrule.gradient import Number, Value, check_expression
-from ferrule.lazy import LazyBuffer
-from ferrule.shape.view import ShapeError
+from ferrule.ir.buffer import Buffer, allocators
+from ferrule.ir.dlpack import array_from
+from ferrule.ir.dtype import DType, DTypeError, check_range, dtypes
+from ferrule.ir.expr import BOOL, Expr, sint, unbind
+from ferrule.ir.lazy import LazyBuffer
+from ferrule.ir.shape.view import ShapeError
 
 Array: TypeAlias = np.ndarray[Any, Any]
 DTypeLike: TypeAlias = "DType | str | np.dtype[Any] | type[np.generic]"

@@ -11,10 +11,10 @@ from typing import Any, Final
 
 import numpy as np
 
-from ferrule.containers import mapped
-from ferrule.dlpack import HOST, array_from, capsule_of
-from ferrule.gradient import Value
-from ferrule.shape.layout import storage_view
+from ferrule.autograd import Value
+from ferrule.base.containers import mapped
+from ferrule.ir.dlpack import HOST, array_from, capsule_of
+from ferrule.ir.shape.layout import storage_view
 from ferrule.tensor.base import Tensor
 from ferrule.tensor.data import (
     Array,

@@ -13,25 +13,17 @@ from functools import update_wrapper
 from inspect import unwrap
 from typing import Any, Concatenate, ParamSpec, TypeAlias
 
-from ferrule.dtype import DTypeError, dtypes
-from ferrule.realize import turn
-from ferrule.shape.view import ShapeError
-from ferrule.tensor import (
-    activations,
-    arithmetic,
-    creation,
-    elementwise,
-    functions,
-    linalg,
-    numeric,
-    products,
-    running,
-    scattering,
-    scientific,
-)
-from ferrule.tensor.arithmetic import Operand
+from ferrule.engine.realize import turn
+from ferrule.ir.dtype import DTypeError, dtypes
+from ferrule.ir.shape.view import ShapeError
+from ferrule.tensor import creation
+from ferrule.tensor.algebra import linalg, products
 from ferrule.tensor.base import Tensor
+from ferrule.tensor.index import scattering
 from ferrule.tensor.keywords import method
+from ferrule.tensor.math import activations, arithmetic, elementwise, functions, numeric, scientific
+from ferrule.tensor.math.arithmetic import Operand
+from ferrule.tensor.reduce import running
 
 P = ParamSpec("P")
 Method: TypeAlias = Callable[Concatenate["Tensor", P], "Tensor"]

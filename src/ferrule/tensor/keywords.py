@@ -12,7 +12,7 @@ from inspect import CO_VARARGS, CO_VARKEYWORDS
 from types import FunctionType
 from typing import Any, Final, NamedTuple, TypeVar, cast
 
-from ferrule.calls import unknown_keyword
+from ferrule.base.calls import unknown_keyword
 from ferrule.tensor.checked import Expected, checked, expected_of
 
 F = TypeVar("F", bound=Callable[..., Any])

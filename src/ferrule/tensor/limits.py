@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, TypeAlias
 
-from ferrule.expr import Expr, as_expr, as_int, present_value, require, required, sint
+from ferrule.ir.expr import Expr, as_expr, as_int, present_value, require, required, sint
 
 Limits: TypeAlias = dict[Expr, None]
 """Differences of sizes, in terms of unbound variables, that must not be negative."""

@@ -7,18 +7,18 @@ from typing import Any
 
 import numpy as np
 
-from ferrule.counting import count_to
-from ferrule.dtype import DTypeError, dtypes
-from ferrule.gradient import Number, Value
-from ferrule.random import continue_stream, random_words, stream_of
-from ferrule.shape.view import ShapeError
-from ferrule.tensor import order
+from ferrule.autograd import Number, Value
+from ferrule.autograd.iota import count_to
+from ferrule.engine.random import continue_stream, random_words, stream_of
+from ferrule.ir.dtype import DTypeError, dtypes
+from ferrule.ir.shape.view import ShapeError
 from ferrule.tensor.base import Tensor
 from ferrule.tensor.broadcast import known_size
 from ferrule.tensor.data import DTypeLike, to_device, to_dtype
+from ferrule.tensor.index.positions import in_range
 from ferrule.tensor.keywords import method
-from ferrule.tensor.positions import in_range
-from ferrule.tensor.power import power
+from ferrule.tensor.math.power import power
+from ferrule.tensor.reduce import order
 
 # -- from indices --------------------------------------------------------------------------------
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from ferrule.dtype import DType
+from ferrule.ir.dtype import DType
 from ferrule.tensor.base import Tensor
 from ferrule.tensor.data import DTypeLike
 from ferrule.tensor.data import to_device as known_device

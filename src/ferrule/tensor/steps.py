@@ -6,12 +6,12 @@ from collections.abc import Callable
 from functools import cache
 from typing import Any, Final, TypeAlias, final
 
-from ferrule.dtype import DType, exact
-from ferrule.gradient import Value
-from ferrule.lazy import LazyBuffer
-from ferrule.ops import BinaryOps, FunctionOps, TernaryOps, UnaryOps
-from ferrule.schedule.graph import toposort
-from ferrule.steps import ARGUMENT, Step, Steps
+from ferrule.autograd import Value
+from ferrule.fusion.graph import toposort
+from ferrule.ir.dtype import DType, exact
+from ferrule.ir.lazy import LazyBuffer
+from ferrule.ir.lazyop import BinaryOps, FunctionOps, TernaryOps, UnaryOps
+from ferrule.ir.steps import ARGUMENT, Step, Steps
 
 Function: TypeAlias = Callable[[Value], Value]
 

@@ -1,10 +1,10 @@
 """Transformations of functions: derivatives, batching over axes, recomputing."""
 
-from ferrule.transforms.custom import custom_vjp
+from ferrule.transforms.custom_derivatives import custom_vjp
 from ferrule.transforms.derivatives import grad, jvp, linearize, value_and_grad, vjp
 from ferrule.transforms.jacobians import hessian, jacfwd, jacobian, jacrev
-from ferrule.transforms.mapping import vmap
-from ferrule.transforms.recompute import checkpoint
+from ferrule.transforms.rematerialize import checkpoint
+from ferrule.transforms.vectorize import vmap
 
 __all__ = [
     "checkpoint",

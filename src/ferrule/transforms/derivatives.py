@@ -10,10 +10,10 @@ import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from ferrule.calls import explains
-from ferrule.gradient import GradientError
-from ferrule.helpers import check_function
-from ferrule.shape.view import ShapeError, prod_sint
+from ferrule.autograd import GradientError
+from ferrule.base.calls import explains
+from ferrule.base.helpers import check_function
+from ferrule.ir.shape.view import ShapeError, prod_sint
 from ferrule.tensor import Tensor
 from ferrule.transforms.trace import Trace, fitting, replaced, wrap
 

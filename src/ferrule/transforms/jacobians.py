@@ -6,12 +6,12 @@ import functools
 from collections.abc import Sequence
 from typing import Any
 
-from ferrule.calls import explains
-from ferrule.gradient import Value
-from ferrule.helpers import check_function
-from ferrule.lanes import Lanes
-from ferrule.shape.view import ShapeError
+from ferrule.autograd import Value
+from ferrule.base.calls import explains
+from ferrule.base.helpers import check_function
+from ferrule.ir.shape.view import ShapeError
 from ferrule.tensor import Tensor
+from ferrule.transforms.batching import Lanes
 from ferrule.transforms.derivatives import Function, traced
 from ferrule.transforms.trace import replaced
 

@@ -11,10 +11,7 @@ from typing import Any, final
 
 import numpy as np
 
-from ferrule.backward import entries_below, hooks, pull_back
-from ferrule.containers import leaves, mapped, matching
-from ferrule.dtype import DTypeError, dtypes
-from ferrule.gradient import (
+from ferrule.autograd import (
     IDENTITY,
     Edge,
     Entry,
@@ -25,7 +22,10 @@ from ferrule.gradient import (
     tape_position,
     transforming,
 )
-from ferrule.shape.view import ShapeError
+from ferrule.autograd.backward import entries_below, hooks, pull_back
+from ferrule.base.containers import leaves, mapped, matching
+from ferrule.ir.dtype import DTypeError, dtypes
+from ferrule.ir.shape.view import ShapeError
 from ferrule.tensor import Tensor
 
 

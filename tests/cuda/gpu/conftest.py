@@ -7,14 +7,14 @@ import numpy as np
 import pytest
 from tests.cuda import fake
 
-from ferrule.buffer import Buffer, allocators
 from ferrule.device import CompiledASTRunner
 from ferrule.dtype import DType, dtypes
-from ferrule.expr import Variable, sint
-from ferrule.runtime.cuda_compiler import NVRTC, CUDACompiler
-from ferrule.runtime.cuda_driver import GPU, architecture, open_gpu
-from ferrule.runtime.cuda_memory import CUDAAllocator
-from ferrule.runtime.cuda_program import CUDAProgram
+from ferrule.ir.buffer import Buffer, allocators
+from ferrule.ir.expr import Variable, sint
+from ferrule.runtime.cuda.compiler import NVRTC, CUDACompiler
+from ferrule.runtime.cuda.driver import GPU, architecture, open_gpu
+from ferrule.runtime.cuda.memory import CUDAAllocator
+from ferrule.runtime.cuda.program import CUDAProgram
 
 ADD = """
 extern "C" __global__ void add(float* out, const float* a, const float* b) {

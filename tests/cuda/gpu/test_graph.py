@@ -13,16 +13,16 @@ from tests.cuda.gpu.conftest import COUNT, SIZE, MakeRunner, buffer, values
 from tests.cuda.gpu.test_program import QUADS
 from tests.effort import calls
 
-from ferrule.buffer import Buffer
-from ferrule.capture import GraphException, GraphReentryError, JitItem
-from ferrule.config import Context
+from ferrule.base.config import Context
 from ferrule.device import BufferCopy, CompiledASTRunner, GlobalCounters
+from ferrule.device.capture import GraphException, GraphReentryError, JitItem
+from ferrule.device.runner import RunnerError
 from ferrule.dtype import dtypes
-from ferrule.expr import Variable
-from ferrule.runner import RunnerError
-from ferrule.runtime.cuda_driver import GPU, CUDAError, bindings, check
-from ferrule.runtime.graph import cuda as graph_module
-from ferrule.runtime.graph.cuda import CUDAGraph
+from ferrule.ir.buffer import Buffer
+from ferrule.ir.expr import Variable
+from ferrule.runtime.cuda import graph as graph_module
+from ferrule.runtime.cuda.driver import GPU, CUDAError, bindings, check
+from ferrule.runtime.cuda.graph import CUDAGraph
 
 
 def chain(add: CompiledASTRunner, x: Buffer, y: Buffer, length: int) -> list[JitItem]:
@@ -513,7 +513,7 @@ def test_a_call_from_inside_the_call(add: CompiledASTRunner) -> None:
 
 def test_the_documented_methods(add: CompiledASTRunner, gpu: GPU) -> None:
     """A graph put together by hand, by the methods that the documentation names."""
-    from ferrule.features.graph.cuda import CUDAGraph as Documented
+    from ferrule.runtime.cuda.graph import CUDAGraph as Documented
 
     assert Documented is CUDAGraph
     x, out = buffer(3), buffer()

@@ -18,19 +18,19 @@ from tests.kernels import (
 )
 from tests.roles import the_output
 
-from ferrule.buffer import Buffer
-from ferrule.codegen.grid.chains import Chain, ChainTile, tile_chain
-from ferrule.codegen.grid.cost import GridTile
-from ferrule.codegen.grid.tile import tile_grid
 from ferrule.codegen.intrinsics import MATRIX_INTRINSICS, MMA, WGMMA, matrix_intrinsic
 from ferrule.codegen.linearizer import Linearizer
 from ferrule.codegen.lower import lower
 from ferrule.codegen.plan import Plan
+from ferrule.codegen.schedules.gpu.chains import Chain, ChainTile, tile_chain
+from ferrule.codegen.schedules.gpu.cost import GridTile
+from ferrule.codegen.schedules.gpu.tile import tile_grid
 from ferrule.codegen.uops import UOps
 from ferrule.dtype import DType
+from ferrule.ir.buffer import Buffer
 from ferrule.ops import LazyOp
-from ferrule.renderer.cstyle import cuda_renderer
-from ferrule.runtime.cuda_driver import GPU, CUDAError, gpu_target
+from ferrule.renderer.c.style import cuda_renderer
+from ferrule.runtime.cuda.driver import GPU, CUDAError, gpu_target
 
 WARPS = GridTile(4, 4, 8, 8, step=32, matrices=MMA)
 MULTIPLIED = [dtype for by in MATRIX_INTRINSICS.values() for dtype in by.sources]

@@ -8,12 +8,12 @@ import pytest
 from tests.cuda.fake import FakeDriver
 from tests.cuda.gpu.conftest import ADD, LoadProgram, buffer, values
 
-from ferrule.buffer import Buffer
-from ferrule.config import Context
+from ferrule.base.config import Context
 from ferrule.device import BufferCopy
 from ferrule.dtype import dtypes
-from ferrule.runtime.cuda_driver import GPU, CUDAError
-from ferrule.runtime.cuda_memory import CUDAAllocator, _allow_access
+from ferrule.ir.buffer import Buffer
+from ferrule.runtime.cuda.driver import GPU, CUDAError
+from ferrule.runtime.cuda.memory import CUDAAllocator, _allow_access
 
 SLOT = 4 << 20
 
@@ -211,7 +211,7 @@ def test_two_gpus_by_turns() -> None:
 def test_a_destructor_does_not_change_the_gpu_of_others(
     allocator: CUDAAllocator, other_gpu: GPU
 ) -> None:
-    from ferrule.runtime.cuda_driver import bindings, check
+    from ferrule.runtime.cuda.driver import bindings, check
 
     with Context(LRU=0):
         here = buffer(1)

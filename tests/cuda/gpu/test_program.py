@@ -10,14 +10,14 @@ from tests.cuda import fake
 from tests.cuda.fake import FakeDriver
 from tests.cuda.gpu.conftest import ADD, COUNT, LoadProgram, buffer, values
 
-from ferrule.buffer import Buffer
-from ferrule.config import Context
+from ferrule.base.config import Context
+from ferrule.device.runner import RunnerError
 from ferrule.dtype import dtypes
-from ferrule.runner import RunnerError
-from ferrule.runtime.cuda_compiler import CUDACompiler
-from ferrule.runtime.cuda_driver import GPU, CUDAError, Timer, open_gpu
-from ferrule.runtime.cuda_memory import CUDAAllocator
-from ferrule.runtime.cuda_program import CUDAProgram
+from ferrule.ir.buffer import Buffer
+from ferrule.runtime.cuda.compiler import CUDACompiler
+from ferrule.runtime.cuda.driver import GPU, CUDAError, Timer, open_gpu
+from ferrule.runtime.cuda.memory import CUDAAllocator
+from ferrule.runtime.cuda.program import CUDAProgram
 
 # In each block: the sum over all of its 128 threads, by shuffles and by shared memory.
 BLOCK_SUM = """

@@ -10,8 +10,8 @@ from typing import Any, Final
 import numpy
 
 from ferrule.codegen.intrinsics import MatrixIntrinsic, of_matrices
-from ferrule.dtype import DType, dtypes
-from ferrule.expr import ExprOp
+from ferrule.ir.dtype import DType, dtypes
+from ferrule.ir.expr import ExprOp
 
 Array = numpy.ndarray[Any, Any]
 

@@ -6,8 +6,8 @@ from typing import Final, final
 
 import numpy
 
+from ferrule.base.records import dataclass
 from ferrule.codegen.interpret.arithmetic import Array, InterpretError
-from ferrule.records import dataclass
 
 
 class AccessError(InterpretError, IndexError):

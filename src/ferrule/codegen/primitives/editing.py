@@ -9,7 +9,7 @@ from dataclasses import replace
 from operator import is_
 
 from ferrule.codegen.kernel import Compute, Kernel, Nest, expressions
-from ferrule.expr import Expr, ExprOp, substitute, uncast
+from ferrule.ir.expr import Expr, ExprOp, substitute, uncast
 
 
 class ScheduleError(ValueError):

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from ferrule.codegen.analysis.injective_stores import is_injective, is_injective_index
 from ferrule.codegen.kernel import Kernel, Kind, Nest, scatters
-from ferrule.codegen.owner import is_injective, is_injective_index
 from ferrule.codegen.primitives.editing import (
     ScheduleError,
     depth_of,
@@ -15,7 +15,7 @@ from ferrule.codegen.primitives.editing import (
     refuse_running,
     stores_in,
 )
-from ferrule.expr import Expr, ExprOp
+from ferrule.ir.expr import Expr, ExprOp
 
 
 def vectorize(kernel: Kernel, nest_name: str, name: str) -> Kernel:

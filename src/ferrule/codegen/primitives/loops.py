@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
+from ferrule.base.records import dataclass
+from ferrule.codegen.analysis.loop_bounds import implied_conditions, loop_end, loop_start
+from ferrule.codegen.analysis.loop_partitions import segments_of
 from ferrule.codegen.kernel import (
     MONOIDS,
     Compute,
@@ -16,7 +19,6 @@ from ferrule.codegen.kernel import (
     reads,
     stores_to_one_place,
 )
-from ferrule.codegen.limits import implied_conditions, loop_end, loop_start
 from ferrule.codegen.primitives.editing import (
     ScheduleError,
     copy_name,
@@ -33,9 +35,8 @@ from ferrule.codegen.primitives.editing import (
     refuse_running,
     stores_in,
 )
-from ferrule.codegen.segments import segments_of
-from ferrule.dtype import dtypes
-from ferrule.expr import (
+from ferrule.ir.dtype import dtypes
+from ferrule.ir.expr import (
     TRUE,
     Expr,
     ExprOp,
@@ -55,7 +56,6 @@ from ferrule.expr import (
     uncast,
     varying,
 )
-from ferrule.records import dataclass
 
 MAX_SKIP_SIZE = 32  # iterations of a loop that `skip` shortens, one for each bit of a uint32
 
@@ -366,8 +366,8 @@ def reverse(kernel: Kernel, nest_name: str, name: str) -> Kernel:
     """Run the iterations of a loop in reverse order. Exact, as no value is made along the loop.
 
     >>> from ferrule.codegen.kernel import Compute, Store, show
-    >>> from ferrule.dtype import dtypes
-    >>> from ferrule.expr import load, range_
+    >>> from ferrule.ir.dtype import dtypes
+    >>> from ferrule.ir.expr import load, range_
     >>> i = range_("i", 4)
     >>> copy = Compute("a", load(1, dtypes.float32, i), store=Store(0, i))
     >>> kernel = Kernel("copy", (Nest("a", (copy,), (Loop(i),)),), (dtypes.float32,) * 2)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
+from ferrule.codegen.analysis.window import Window
 from ferrule.codegen.kernel import (
     BANKS_BYTES,
     PIECE_BYTES,
@@ -25,8 +26,7 @@ from ferrule.codegen.primitives.editing import (
     mapped,
     nest_of,
 )
-from ferrule.codegen.window import Window
-from ferrule.expr import TRUE, Expr, ExprOp, both, conjuncts, const, range_, select, toposort
+from ferrule.ir.expr import TRUE, Expr, ExprOp, both, conjuncts, const, range_, select, toposort
 
 
 def stage(
@@ -221,8 +221,8 @@ def pad(kernel: Kernel, nest_name: str, name: str, extra: int) -> Kernel:
 
     Elements that are one step apart are then in other banks. Exact.
 
-    >>> from ferrule.dtype import dtypes
-    >>> from ferrule.expr import load
+    >>> from ferrule.ir.dtype import dtypes
+    >>> from ferrule.ir.expr import load
     >>> i, j = range_("i", 4), range_("j", 8)
     >>> copy = Compute("a", load(1, dtypes.float32, i + j * 4), (i, j))
     >>> kernel = Kernel("turn", (Nest("a", (copy,), (Loop(i), Loop(j))),), (dtypes.float32,) * 2)
@@ -274,8 +274,8 @@ def swizzle(kernel: Kernel, nest_name: str, name: str, pieces: int = 1) -> Kerne
     longer than it need be. With two `pieces` that holds for four steps, two pieces at a time.
     Exact.
 
-    >>> from ferrule.dtype import dtypes
-    >>> from ferrule.expr import load
+    >>> from ferrule.ir.dtype import dtypes
+    >>> from ferrule.ir.expr import load
     >>> i, j = range_("i", 8), range_("j", 32)
     >>> copy = Compute("a", load(1, dtypes.float32, i * 32 + j), (i, j))
     >>> kernel = Kernel("rows", (Nest("a", (copy,), (Loop(i), Loop(j))),), (dtypes.float32,) * 2)
@@ -330,8 +330,8 @@ def pipeline(kernel: Kernel, nest_name: str, stages: int) -> Kernel:
 def axes(kernel: Kernel, name: str, order: Sequence[str]) -> Kernel:
     """Put the axes of a kept value into another order in scratch memory. Exact.
 
-    >>> from ferrule.dtype import dtypes
-    >>> from ferrule.expr import load
+    >>> from ferrule.ir.dtype import dtypes
+    >>> from ferrule.ir.expr import load
     >>> i, j = range_("i", 4), range_("j", 8)
     >>> copy = Compute("a", load(1, dtypes.float32, i + j * 4), (i, j))
     >>> kernel = Kernel("turn", (Nest("a", (copy,), (Loop(i), Loop(j))),), (dtypes.float32,) * 2)

@@ -7,17 +7,9 @@ from dataclasses import replace
 from itertools import product
 from math import prod
 
-from ferrule.codegen.kernel import (
-    MONOIDS,
-    Compute,
-    Kernel,
-    Loop,
-    Monoid,
-    Nest,
-    Store,
-)
-from ferrule.codegen.limits import end_from
-from ferrule.codegen.owner import owned_digit
+from ferrule.codegen.analysis.injective_stores import owned_digit
+from ferrule.codegen.analysis.loop_bounds import end_from
+from ferrule.codegen.kernel import MONOIDS, Compute, Kernel, Loop, Monoid, Nest, Store
 from ferrule.codegen.primitives.editing import (
     ScheduleError,
     are_apart,
@@ -30,8 +22,8 @@ from ferrule.codegen.primitives.editing import (
     nest_of,
     ranges_used,
 )
-from ferrule.dtype import dtypes
-from ferrule.expr import (
+from ferrule.ir.dtype import dtypes
+from ferrule.ir.expr import (
     COSTLY,
     TRUE,
     Expr,

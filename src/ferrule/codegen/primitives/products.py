@@ -24,7 +24,7 @@ from ferrule.codegen.primitives.editing import (
 )
 from ferrule.codegen.primitives.kinds import set_kind
 from ferrule.codegen.primitives.loops import split
-from ferrule.expr import Expr, ExprOp, const, pack
+from ferrule.ir.expr import Expr, ExprOp, const, pack
 
 
 def tensorize(kernel: Kernel, nest_name: str, name: str, intrinsic_name: str) -> Kernel:
@@ -45,8 +45,8 @@ def tensorize(kernel: Kernel, nest_name: str, name: str, intrinsic_name: str) ->
       once, in tile registers.
 
     >>> from ferrule.codegen.kernel import MONOIDS, Compute, Loop, show
-    >>> from ferrule.dtype import dtypes
-    >>> from ferrule.expr import alu, cast, load, range_
+    >>> from ferrule.ir.dtype import dtypes
+    >>> from ferrule.ir.expr import alu, cast, load, range_
     >>> k = range_("k", 8)
     >>> a, b = (cast(load(slot, dtypes.bfloat16, k), dtypes.float32) for slot in (1, 2))
     >>> product = Compute("s", alu(ExprOp.MUL, a, b), (), MONOIDS["sum"])

@@ -20,10 +20,11 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import final
 
+from ferrule.base.records import dataclass
 from ferrule.codegen.kernel import Compute, Kernel, Kind, Nest, reads
 from ferrule.codegen.primitives.editing import ScheduleError, mapped, nest_of
-from ferrule.dtype import dtypes
-from ferrule.expr import (
+from ferrule.ir.dtype import dtypes
+from ferrule.ir.expr import (
     TRUE,
     Expr,
     ExprOp,
@@ -35,7 +36,6 @@ from ferrule.expr import (
     substitute,
     uncast,
 )
-from ferrule.records import dataclass
 
 
 class _NotKnownError(ValueError):
@@ -98,7 +98,7 @@ def run_along(kernel: Kernel, nest_name: str) -> Kernel:
     iteration only. Re-associates.
 
     >>> from ferrule.codegen.kernel import MONOIDS, Loop, Store, show
-    >>> from ferrule.expr import load, range_
+    >>> from ferrule.ir.expr import load, range_
     >>> def read(name, *index):
     ...     return Expr(ExprOp.READ, dtypes.float32, index, name)
     >>> i, a, b, c = (range_(name, 4) for name in "iabc")

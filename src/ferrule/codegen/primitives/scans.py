@@ -16,7 +16,7 @@ from ferrule.codegen.primitives.editing import ScheduleError, depth_of, nest_of
 from ferrule.codegen.primitives.kinds import vectorize
 from ferrule.codegen.primitives.loops import split
 from ferrule.codegen.primitives.nests import compute_at
-from ferrule.expr import Expr, ExprOp, as_int, both, const, range_, sint, toposort
+from ferrule.ir.expr import Expr, ExprOp, as_int, both, const, range_, sint, toposort
 
 
 def scan(kernel: Kernel, nest_name: str, name: str) -> Kernel:

@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING, NoReturn
 
-from ferrule.helpers import no_attribute
+from ferrule.base.helpers import no_attribute
 from ferrule.nn.optim import lr_scheduler
 from ferrule.nn.optim.adam import LAMB, Adam, Adamax, AdamW, NAdam, RAdam
 from ferrule.nn.optim.adaptive import Adadelta, Adafactor, Adagrad, RMSprop, Rprop

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from math import log
 from typing import Any, final
 
-from ferrule.dtype import dtypes
+from ferrule.ir.dtype import dtypes
 from ferrule.nn.optim.groups import (
     Betas,
     OptimizerError,
@@ -18,13 +18,7 @@ from ferrule.nn.optim.groups import (
     scalar,
 )
 from ferrule.nn.optim.sgd import size_of, trust_ratio
-from ferrule.nn.optim.tensorwise import (
-    TensorWise,
-    decayed,
-    filled_like,
-    moved,
-    with_decay,
-)
+from ferrule.nn.optim.tensorwise import TensorWise, decayed, filled_like, moved, with_decay
 from ferrule.tensor import Tensor
 
 

@@ -19,13 +19,7 @@ from ferrule.nn.optim.groups import (
     below_one,
     check_number,
 )
-from ferrule.nn.optim.tensorwise import (
-    TensorWise,
-    decayed,
-    filled_like,
-    moved,
-    with_decay,
-)
+from ferrule.nn.optim.tensorwise import TensorWise, decayed, filled_like, moved, with_decay
 from ferrule.tensor import Tensor
 
 

@@ -8,7 +8,7 @@ from typing import Any, TypeAlias, final
 
 import numpy as np
 
-from ferrule.dtype import DType, dtypes, promote
+from ferrule.ir.dtype import DType, dtypes, promote
 from ferrule.tensor import Tensor
 
 State: TypeAlias = dict[str, Tensor]

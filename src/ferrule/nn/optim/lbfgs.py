@@ -7,8 +7,8 @@ from typing import Any, NamedTuple, final
 
 import numpy as np
 
-from ferrule.capture import JitError, is_capturing
-from ferrule.dtype import promote
+from ferrule.device.capture import JitError, is_capturing
+from ferrule.ir.dtype import promote
 from ferrule.nn.optim.groups import (
     OptimizerError,
     ParamGroup,

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from math import copysign, isfinite, sqrt
 from typing import Any, Final
 
-from ferrule.records import dataclass
+from ferrule.base.records import dataclass
 
 _ARMIJO: Final = 1e-4
 """The Armijo constant c1: the fraction of the first slope's decrease that a step must reach."""

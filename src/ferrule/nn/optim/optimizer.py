@@ -8,9 +8,9 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar, Final
 from weakref import WeakSet
 
-from ferrule.calls import explain_constructor
-from ferrule.capture import is_capturing
-from ferrule.gradient.training import take_noted
+from ferrule.autograd.training import take_noted
+from ferrule.base.calls import explain_constructor
+from ferrule.device.capture import is_capturing
 from ferrule.nn.optim.groups import (
     OptimizerError,
     ParamGroup,

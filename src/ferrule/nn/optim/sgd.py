@@ -16,13 +16,7 @@ from ferrule.nn.optim.groups import (
     check_number,
     scalar,
 )
-from ferrule.nn.optim.tensorwise import (
-    TensorWise,
-    decayed,
-    filled_like,
-    moved,
-    with_decay,
-)
+from ferrule.nn.optim.tensorwise import TensorWise, decayed, filled_like, moved, with_decay
 from ferrule.tensor import Tensor
 
 

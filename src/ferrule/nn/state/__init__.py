@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING, NoReturn
 
-from ferrule.helpers import no_attribute
+from ferrule.base.helpers import no_attribute
 from ferrule.nn.state.checkpoints import torch_load
 from ferrule.nn.state.files import StateError
 from ferrule.nn.state.model import (

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple, NoReturn, final
 
 import numpy as np
 
-from ferrule.dtype import DType, dtypes
+from ferrule.ir.dtype import DType, dtypes
 from ferrule.nn.state.files import (
     Archive,
     Array,

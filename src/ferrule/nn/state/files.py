@@ -19,10 +19,10 @@ from uuid import uuid4
 
 import numpy as np
 
-from ferrule.capture import user_location
-from ferrule.dtype import DType
-from ferrule.host import HostFunction
-from ferrule.lazy import LazyBuffer
+from ferrule.device.capture import user_location
+from ferrule.engine.host import HostFunction
+from ferrule.ir.dtype import DType
+from ferrule.ir.lazy import LazyBuffer
 from ferrule.tensor import Tensor
 from ferrule.tensor.data import to_device
 

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from ferrule.helpers import type_name
+from ferrule.base.helpers import type_name
 from ferrule.nn.state.files import StateError
 from ferrule.tensor import Tensor
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 
 import numpy as np
 
-from ferrule.dtype import DTypeError, dtypes
+from ferrule.ir.dtype import DTypeError, dtypes
 from ferrule.nn.state.files import (
     Archive,
     Array,

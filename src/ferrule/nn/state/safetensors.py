@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from ferrule.dtype import DType, dtypes
+from ferrule.ir.dtype import DType, dtypes
 from ferrule.nn.state.files import (
     Array,
     PathLike,

@@ -8,11 +8,11 @@ from math import inf
 from numbers import Real
 from typing import TYPE_CHECKING, Any
 
-from ferrule.calls import explains
-from ferrule.dtype import dtypes, promote
-from ferrule.helpers import no_attribute
+from ferrule.base.calls import explains
+from ferrule.base.helpers import no_attribute
+from ferrule.ir.dtype import dtypes, promote
+from ferrule.ir.shape.view import ShapeError
 from ferrule.nn.optim.groups import OptimizerError
-from ferrule.shape.view import ShapeError
 from ferrule.tensor import Tensor
 from ferrule.tensor.broadcast import known_size
 

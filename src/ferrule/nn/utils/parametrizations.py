@@ -5,10 +5,10 @@ from __future__ import annotations
 from math import prod
 from typing import TypeVar, final
 
-from ferrule.calls import explains
+from ferrule.base.calls import explains
+from ferrule.ir.shape.view import ShapeError
 from ferrule.nn.convolution import ConvTranspose1d, ConvTranspose2d, ConvTranspose3d
 from ferrule.nn.utils.parametrize import Parametrization, register, weight_of
-from ferrule.shape.view import ShapeError
 from ferrule.tensor import Tensor
 
 __all__ = ["spectral_norm", "weight_norm"]

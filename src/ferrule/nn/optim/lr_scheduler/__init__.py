@@ -10,7 +10,7 @@ what is there by what its own rate changed by.
 
 from typing import TYPE_CHECKING, NoReturn
 
-from ferrule.helpers import no_attribute
+from ferrule.base.helpers import no_attribute
 from ferrule.nn.optim.lr_scheduler.combined import ChainedScheduler, SequentialLR
 from ferrule.nn.optim.lr_scheduler.cycles import CyclicLR, OneCycleLR
 from ferrule.nn.optim.lr_scheduler.decay import (

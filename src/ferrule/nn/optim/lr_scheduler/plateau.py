@@ -6,7 +6,7 @@ from math import inf
 from numbers import Real
 from typing import Any, final
 
-from ferrule.calls import explains
+from ferrule.base.calls import explains
 from ferrule.nn.optim.lr_scheduler.schedule import (
     each,
     rate_of,

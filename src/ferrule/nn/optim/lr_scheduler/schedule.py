@@ -10,8 +10,8 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from ferrule.calls import explain_constructor
-from ferrule.capture import JitError, is_capturing, user_location
+from ferrule.base.calls import explain_constructor
+from ferrule.device.capture import JitError, is_capturing, user_location
 from ferrule.nn.optim.groups import OptimizerError, ParamGroup
 from ferrule.nn.optim.optimizer import Optimizer
 from ferrule.tensor import Tensor

@@ -1,0 +1,1 @@
+"""Questions about loops and indices that schedules and primitives ask."""

@@ -1,0 +1,1 @@
+"""Schedules of kernels, by kind of work; here what processors and GPUs share."""

@@ -1,0 +1,1 @@
+"""Schedules for processors: vectors, register tiles, chunks for threads."""

@@ -1,0 +1,407 @@
+"""Contractions: reduces whose operands are reused for many results, such as a matrix product.
+
+They get a register tile of rows x vectors, packed panels of the operand along the lanes, and blocks
+that fit the caches.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import ceil, gcd, prod
+
+from ferrule.base.records import dataclass
+from ferrule.codegen.kernel import Compute, Kind, Nest
+from ferrule.codegen.plan import (
+    LINE_BYTES,
+    PAGE_BYTES,
+    Plan,
+    bytes_loaded,
+    load_step,
+    loads,
+    outer_loads,
+    step_of,
+)
+from ferrule.codegen.schedules.cpu.amx import schedule_amx
+from ferrule.codegen.schedules.cpu.blocks import schedule_blocks
+from ferrule.codegen.schedules.cpu.depthwise import schedule_taps
+from ferrule.codegen.schedules.cpu.gemv import schedule_panels
+from ferrule.codegen.schedules.cpu.inner_products import schedule_dots
+from ferrule.codegen.schedules.packed import is_far, pack
+from ferrule.codegen.schedules.tensorize import tensorize_contraction
+from ferrule.codegen.schedules.tile import (
+    FAR_ROWS_VECTOR_CYCLES,
+    SCATTER_CYCLES,
+    VECTOR_CYCLES,
+    Tile,
+    best_tile,
+    tile_cost,
+)
+from ferrule.ir.expr import TRUE, Expr
+
+# Tuning constants. They were set with the changes of 2026-11-21 and 22, on the processors of
+# docs/performance.md; what was measured then are whole kernels, not each number by itself.
+MAX_COPIED_BYTES = 2 << 20
+"""Bytes of a copied block of far rows. Larger blocks mean that panels are packed less often."""
+FAR_ROWS_MIN_COLUMNS = 512
+"""Columns from which it matters that rows are read again for each panel."""
+MAX_PAGES = 64
+"""Pages that are read in turns without misses in the address cache (TLB)."""
+MAX_BLOCK_ROWS = 512
+"""Rows of accumulators that stay in memory between two blocks of k."""
+CONFLICT_CYCLES = 12.0
+"""Cycles to store an element if the tile's columns need more lines of one cache set than it has."""
+STRIDED_CYCLES = 0.5
+"""Cycles to copy an element that is not next to its neighbours of the copy."""
+STRIDED_LANES_FACTOR = 1.05
+"""The time of a tile whose lanes are far apart in memory, relative to one with near lanes."""
+COPY_CYCLES = 1.0
+"""Cycles to copy an element of a panel, which comes from the third cache."""
+IMBALANCE = 0.5
+"""Blocks; the expected delay of the slowest of equally loaded threads."""
+UNEVEN_IMBALANCE = 0.1
+"""Blocks; the same if some threads have a block more than others, which take over the rest."""
+EQUAL_TIME_RATIO = 1.005
+"""Times as long as the best choice that still counts as equal."""
+MIN_TILES = 8
+"""Tiles in a block of rows, if there are several blocks."""
+MASK_CYCLES = 3.0
+"""Cycles to load one element under a condition, inside of a tile."""
+
+
+def is_contraction(root: Nest, nest: Nest) -> bool:
+    """True if a reduce has two loads or more, and some load is reused: it misses a loop of the
+    results.
+    """
+    if nest.at != (root.name, len(root.loops)) or len(nest.computes) != 1:
+        return False
+    found = loads(nest.computes[0].value)
+    kept = [loop.range for loop in root.loops]
+    missing = [frozenset(r for r in kept if r not in e.ranges) for e in found]
+    return len(found) >= 2 and any(missing)
+
+
+def schedule_contraction(plan: Plan, name: str, n: str) -> bool:
+    """Tile the reduce `n` of the root nest `name`; False where no tile suits it."""
+    forms = schedule_amx, schedule_taps, schedule_dots, schedule_blocks
+    if any(plan.attempt(form, name, n) for form in forms):
+        return True
+    root, nest = plan.nest(name), plan.nest(n)
+    found = loads(nest.computes[0].value)
+    if any(schedule_panels(plan, name, n, loop.range) for loop in root.loops):
+        return True
+    best: tuple[float, Expr, Expr | None, Tile] | None = None
+    for loop in root.loops:
+        v = loop.range
+        if v.size.max < 2 or all(v in e.ranges for e in found):
+            continue
+        m = _row_axis(root, found, v)
+        rows = m.size.max if m is not None else 1
+        itemsize = nest.computes[0].value.dtype.itemsize
+        tile = best_tile(
+            plan.target, itemsize, rows, v.size.max, _vector_cycles(plan, nest, rows, v.size.max)
+        )
+        cost = _contraction_cost(plan, root, nest, v, m, tile)
+        if tile.lanes > 1 and (best is None or cost < best[0]):
+            best = cost, v, m, tile
+    if best is None or best[0] == float("inf"):
+        return False
+    tensorize_contraction(plan, n, best[3].lanes)
+    _Contraction(plan, name, n, *best[1:]).apply()
+    return True
+
+
+def _vector_cycles(plan: Plan, nest: Nest, rows: int, columns: int) -> float:
+    """The extra cycles of each vector that a tile loads.
+
+    Rows that do not stay in the second cache are read again for each panel of columns.
+    """
+    size = rows * _terms(nest) * nest.computes[0].value.dtype.itemsize
+    far = size > plan.target.l2_bytes // 2 and columns >= FAR_ROWS_MIN_COLUMNS
+    return FAR_ROWS_VECTOR_CYCLES if far else VECTOR_CYCLES
+
+
+def _terms(nest: Nest) -> int:
+    return max(prod(loop.range.size.max for loop in nest.loops), 1)
+
+
+def _contraction_cost(
+    plan: Plan, root: Nest, nest: Nest, v: Expr, m: Expr | None, tile: Tile
+) -> float:
+    """Cycles for a multiply-add, with lanes along `v`: the tile, the stores, the copies."""
+    rows = m.size.max if m is not None else 1
+    k = _terms(nest)
+    cost = tile_cost(tile, rows, v.size.max, _vector_cycles(plan, nest, rows, v.size.max))
+    cost /= rows * v.size.max
+    found = loads(nest.computes[0].value)
+    if any(v in e.ranges and step_of(e.src[0], v) != 1 for e in found):
+        cost *= STRIDED_LANES_FACTOR
+    cost += sum(_store_cycles(plan, c, v, tile) for c in root.computes if c.store is not None) / k
+    for e in found:
+        if v not in e.ranges:
+            cost += 0.0 if e.src[1] is TRUE else MASK_CYCLES / tile.columns
+        elif step_of(e.src[0], v) != 1:
+            if rows < 4:
+                return float("inf")
+            cost += STRIDED_CYCLES / rows
+    return cost
+
+
+def _store_cycles(plan: Plan, c: Compute, v: Expr, tile: Tile) -> float:
+    """Cycles to store one element of a tile, with lanes along `v`."""
+    assert c.store is not None
+    step = step_of(c.store.index, v)
+    if step == 1:
+        return 0.1
+    # The number of the tile's columns that fall into one set of the first cache.
+    together = tile.columns * gcd(step * c.value.dtype.itemsize, PAGE_BYTES) // PAGE_BYTES
+    return SCATTER_CYCLES if together <= plan.l1_ways else CONFLICT_CYCLES
+
+
+def _row_axis(root: Nest, found: Sequence[Expr], v: Expr) -> Expr | None:
+    """The axis of the tile's rows, the longest one with which no load along the lanes varies."""
+    vectors = [e for e in found if v in e.ranges]
+    fit = [
+        loop.range
+        for loop in root.loops
+        if loop.range is not v and all(loop.range not in e.ranges for e in vectors)
+    ]
+    return max(fit, key=lambda r: r.size.max, default=None)
+
+
+@dataclass
+class _Contraction:
+    """The schedule of one contraction: `plan` holds the kernel."""
+
+    plan: Plan
+    name: str
+    reduce: str
+    v: Expr
+    m: Expr | None
+    tile: Tile
+
+    def apply(self) -> None:
+        batch = self.plan.others(self.name, (self.v, self.m))
+        first = [*batch, *self._copy_far_rows(batch)]
+        inner, v_outer = self._split_lanes()
+        row_inner, row_outer = self._split_rows(v_outer, first)
+        outer = [*first, *v_outer, *row_outer]
+        self.plan.do("reorder", self.name, (*outer, *row_inner, *inner))
+        panel = len(outer) - (1 if row_outer else 0)
+        if row_outer and self._block_reduce(panel, row_outer[0], (*row_inner, *inner)):
+            self._pack_operands(self.reduce, 1, panel)
+        else:
+            self.plan.do("compute_at", self.reduce, len(outer))
+            self._pack_operands(self.name, panel, panel)
+            if row_outer:
+                self._limit_tiles(row_outer[0])
+        self._unroll_reduce()
+        self._prefetch_next_panel()
+        self.plan.prefetch_results(self.name)
+        self.plan.share(self.name, panel if len(first) == len(batch) else len(first))
+
+    def _prefetch_next_panel(self) -> None:
+        """Prefetch the columns of the next panel if a tile reads the operand along the lanes in
+        place.
+
+        Each step of k is at another place there, where no processor prefetches by itself.
+        """
+        plan = self.plan
+        nest = plan.nest(self.reduce)
+        lanes = [loop.range for loop in nest.loops if loop.kind is Kind.VECTOR]
+        for e in loads(nest.computes[0].value):
+            along = [r for r in lanes if r in e.ranges and step_of(e.src[0], r) == 1]
+            size = bytes_loaded(e)
+            fetched = dict(plan.nest(self.reduce).ahead)
+            if along and size > plan.target.l2_bytes and e.arg not in fetched:
+                plan.do("prefetch", self.reduce, e.arg, self.tile.columns)
+
+    def _panel_bytes(self, k: int) -> int:
+        """The size of a packed panel of the operand that runs along the lanes."""
+        return k * self.tile.columns * self.plan.nest(self.reduce).computes[0].value.dtype.itemsize
+
+    def _exceeds_cache(self) -> bool:
+        """True if a panel exceeds half of the second cache and can be cut along k."""
+        nest = self.plan.nest(self.reduce)
+        k = nest.loops[-1].range
+        if len(nest.loops) != 1 or not k.size.is_const:
+            return False
+        return self._panel_bytes(k.size.arg) > self.plan.target.l2_bytes // 2
+
+    def _block_reduce(self, panel: int, row_outer: Expr, tile_loops: Sequence[Expr]) -> bool:
+        """Put blocks of k outside of the rows if a panel is too large for the cache; False if it is
+        not.
+
+        The accumulators of all rows of a block then stay in scratch memory between two blocks of k.
+        """
+        plan = self.plan
+        if not self._exceeds_cache():
+            return False
+        k = plan.nest(self.reduce).loops[0].range
+        blocks = -(-self._panel_bytes(k.size.arg) // (plan.target.l2_bytes // 2))
+        block = next((n for n in range(blocks, 2 * blocks + 1) if k.size.arg % n == 0), blocks)
+        outside, inside = plan.split(self.reduce, k, -(-k.size.arg // block), "peel")
+        plan.do("compute_at", self.reduce, panel)
+        tiles, *tile = plan.copies_of((row_outer, *tile_loops), self.reduce)
+        plan.do("reorder", self.reduce, (outside, tiles, inside, *tile))
+        return True
+
+    def _split_lanes(self) -> tuple[list[Expr], list[Expr]]:
+        """The loops over the vectors and lanes of a panel, and the loop over panels of columns."""
+        panels, panel = self.plan.split(self.name, self.v, self.tile.columns, "mask")
+        return list(self.plan.vectors(self.name, panel, self.tile.lanes)), [panels]
+
+    def _split_rows(
+        self, v_outer: list[Expr], first: Sequence[Expr]
+    ) -> tuple[list[Expr], list[Expr]]:
+        """The loop over the rows of a tile, and the loop over tiles; both lists are empty without
+        rows.
+
+        The loop over tiles is cut into blocks if threads need more chunks.
+        """
+        if self.m is None:
+            return [], []
+        plan = self.plan
+        tiles, row = plan.split(self.name, self.m, self.tile.rows, "clamp")
+        plan.do("unroll", self.name, row)
+        blocks = self._row_blocks([*v_outer, tiles], first)
+        if blocks == 1:
+            return [row], [tiles]
+        size = -(-tiles.size.max // blocks)
+        outside, tiles = plan.split(self.name, tiles, size, "clamp")
+        v_outer.append(outside)
+        return [row], [tiles]
+
+    def _limit_tiles(self, tiles: Expr) -> None:
+        """Let a block of rows end early: the last one of a symbolic size may have few tiles, or
+        none.
+        """
+        if self.m is None or self.m.size.is_const:
+            return
+        if self.plan.loop(self.name, tiles).lineage[-1] is not self.m:  # tiles are in blocks
+            self.plan.limit(self.name, tiles)
+
+    def _copy_far_rows(self, batch: Sequence[Expr]) -> list[Expr]:
+        """Copy blocks of an operand whose rows are neighbours but whose steps of k are pages apart.
+
+        Each step of k would otherwise touch another page, and often the same cache set. The loop
+        over these blocks is returned, if there is one.
+        """
+        plan = self.plan
+        nest = plan.nest(self.reduce)
+        k = nest.loops[-1].range
+        if (
+            self.m is None
+            or len(nest.loops) != 1
+            or not k.size.is_const
+            or not self.m.size.is_const
+        ):
+            return []
+        far = [
+            e
+            for e in loads(nest.computes[0].value)
+            if self.m in e.ranges and self.v not in e.ranges and step_of(e.src[0], self.m) == 1
+            if is_far(e, k)
+        ]
+        if len(far) != 1 or k.size.arg < 64 or self.m.size.arg < 8 * self.tile.rows:
+            return []
+        rows = self.tile.rows
+        limit = min(plan.target.l2_bytes * 9 // 5, MAX_COPIED_BYTES)
+        most = max(1, limit // (k.size.arg * far[0].dtype.itemsize * rows))
+        threads = plan.target.max_threads
+        blocks = -(-self.m.size.arg // (rows * most))
+        blocks = -(-blocks // threads) * threads
+        block = -(-self.m.size.arg // (rows * blocks)) * rows
+        outside, self.m = plan.split(self.name, self.m, block, "mask")
+        rest = plan.others(self.name, (*batch, outside))
+        plan.do("reorder", self.name, (*batch, outside, *rest))
+        (far_rows,) = (
+            e for e in loads(plan.nest(self.reduce).computes[0].value) if self.m in e.ranges
+        )
+        copy = f"{self.reduce}.rows"
+        plan.stage(self.reduce, far_rows, self.name, len(batch) + 1, (k, self.m), copy)
+        plan.vectorize_inner(copy, plan.nest(copy).loops[-1])
+        return [outside]
+
+    def _row_blocks(self, outer: Sequence[Expr], batch: Sequence[Expr]) -> int:
+        """The number of blocks of rows with about the least time; the fewest of equally good ones.
+
+        Each block copies its panel anew, the last tiles of a block may be done twice, and a thread
+        may have one block more than another, or be delayed.
+        """
+        threads = self.plan.target.max_threads
+        chunks = outer[0].size.max * prod(r.size.max for r in batch)
+        tiles = outer[1].size.max
+        least = -(-tiles * self.tile.rows // MAX_BLOCK_ROWS) if self._exceeds_cache() else 1
+        if threads == 1:
+            return least
+        rows, columns = self.tile.rows, self.tile.columns
+        copy = columns * COPY_CYCLES / tile_cost(self.tile, rows, columns)
+
+        def tiles_of_a_thread(blocks: int) -> float:
+            share = chunks * blocks / threads
+            blocks_of_a_thread = max(ceil(share) + UNEVEN_IMBALANCE, share + IMBALANCE)
+            return blocks_of_a_thread * (ceil(tiles / blocks) + copy)
+
+        times = [tiles_of_a_thread(n) for n in range(least, max(least, tiles // MIN_TILES) + 1)]
+        return least + next(
+            n for n, time in enumerate(times) if time <= EQUAL_TIME_RATIO * min(times)
+        )
+
+    def _unroll_reduce(self) -> None:
+        """Unroll the innermost loop that is combined over."""
+        plan = self.plan
+        nest = plan.nest(self.reduce)
+        kept = [loop for loop in nest.loops if loop.range in nest.computes[0].ranges]
+        combined = [loop for loop in nest.loops if loop not in kept]
+        k = combined[-1].range
+        if k.size.max >= 8:
+            _, term = plan.split(self.reduce, k, 4, "peel")
+            plan.do("unroll", self.reduce, term)
+
+    def _pack_operands(self, at: str, depth: int, panel: int) -> None:
+        """Pack the loads along the lanes if many tiles of rows use them."""
+        plan = self.plan
+        nest = plan.nest(self.reduce)
+        root = plan.nest(self.name)
+        tiles = root.loops[panel].range.size.max if self.m is not None else 1
+        for e in outer_loads(nest.computes[0].value):
+            along = [loop.range for loop in nest.loops if loop.kind is Kind.VECTOR]
+            if not along or along[0] not in e.ranges or tiles < 2:
+                continue
+            step = load_step(e, along[0])
+            few = tiles * self.tile.rows <= MAX_BLOCK_ROWS
+            near = few and (self._is_even(nest, e) or self._fits_first_cache(nest, e))
+            if step == 1 and (tiles < 4 or near):
+                continue
+            self._pack(nest, e, at, depth)
+
+    def _is_even(self, nest: Nest, e: Expr) -> bool:
+        """True if an operand's steps are whole cache lines, and shorter than a page."""
+        kept = nest.computes[0].ranges
+        steps = [step_of(e.src[0], loop.range) for loop in nest.loops if loop.range not in kept]
+        sizes = [step * e.dtype.itemsize for step in steps]
+        return all(0 <= size < PAGE_BYTES and size % LINE_BYTES == 0 for size in sizes)
+
+    def _fits_first_cache(self, nest: Nest, e: Expr) -> bool:
+        """True if a panel stays in the first caches although its vectors are far apart.
+
+        Its vectors are in whole cache lines, and these and their pages fit.
+        """
+        if len(nest.loops) - len(nest.computes[0].ranges) != 1:
+            return False
+        k = next(o.range for o in nest.loops if o.range not in nest.computes[0].ranges)
+        step = step_of(e.src[0], k) * e.dtype.itemsize
+        width = self.tile.columns * e.dtype.itemsize
+        together = k.size.max * max(gcd(step, PAGE_BYTES), width) // PAGE_BYTES
+        whole = step % LINE_BYTES == 0
+        return whole and k.size.max <= MAX_PAGES and together <= self.plan.l1_ways * 3 // 4
+
+    def _pack(self, nest: Nest, e: Expr, at: str, depth: int) -> None:
+        """Copy a load in the order in which the tile reads it: k outermost, lanes innermost."""
+        kept = nest.computes[0].ranges
+        opened = {loop.range for loop in nest.loops[:depth]} if at == nest.name else set()
+        combined = [loop.range for loop in nest.loops if loop.range not in kept]
+        axes = [r for r in combined if r in e.ranges - opened] + [r for r in kept if r in e.ranges]
+        size = prod(r.size.max for r in axes) * e.dtype.itemsize
+        if size <= self.plan.target.l2_bytes * 5 // 8 and all(r.size.is_const for r in axes):
+            pack(self.plan, self.reduce, e, at, depth, axes, self.tile.lanes)

@@ -1,0 +1,268 @@
+"""Schedules of element-wise work, which memory bounds (streams)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import prod
+
+from ferrule.codegen.analysis.loop_partitions import MAX_SEGMENTS, segments_of
+from ferrule.codegen.analysis.vector_shuffles import MAX_VECTORS, period
+from ferrule.codegen.analysis.window import distance
+from ferrule.codegen.kernel import Kind, Nest
+from ferrule.codegen.plan import SERIAL_WORK, Plan, loads, step_of
+from ferrule.codegen.primitives.nests import MAX_WRITTEN_TERMS
+from ferrule.ir.expr import COSTLY, Expr, toposort
+
+# Set on 2026-11-21; not measured by themselves.
+MIN_VECTOR_ROW = 8
+"""Elements of a row that fill a vector."""
+CHUNK_ELEMENTS = 8192
+"""Elements of a stream that one thread takes at a time."""
+UNCACHED_BYTES = 1 << 24
+"""Bytes of a result that would leave the cache before anyone reads it."""
+
+
+def schedule_stream(plan: Plan, name: str) -> None:
+    """Schedule element-wise work: lanes along the contiguous axis, the other loops shared out."""
+    if not plan.nest(name).loops:
+        return
+    _choose_lanes(plan, name)
+    _segment(plan, name)
+
+
+def schedule_few_terms(plan: Plan, name: str, *below: str) -> bool:
+    """Schedule sums of a few terms, as over a small window, as element-wise work.
+
+    All loads must be near along some axis: between the borders no load has a mask then. False if
+    several results share such a sum, as each would compute it anew.
+    """
+    nest = plan.nest(name)
+    nests = [plan.nest(n) for n in below]
+    if any(n.at is not None and n.at[0] == name and n.at[1] < len(nest.loops) for n in nests):
+        return False
+    terms = sum(_count_terms(plan, name, n) for n in nests)
+    found = [e for n in nests for c in n.computes for e in loads(c.value)]
+    stores = [c.store.index for c in nest.computes if c.store is not None]
+    if terms > MAX_WRITTEN_TERMS or not any(
+        _all_near(found, stores, loop.range) for loop in nest.loops
+    ):
+        return False
+    for n in below:
+        plan.do("write_out", n)
+    schedule_stream(plan, name)
+    return True
+
+
+def _count_terms(plan: Plan, name: str, nest: Nest) -> int:
+    """The number of updates of a reduce inside of a root, for each of the root's results."""
+    loops = [loop for owner, _, loop in plan.kernel.path(nest) if owner != name]
+    return prod(loop.range.size.max for loop in loops)
+
+
+def _all_near(found: Sequence[Expr], stores: Sequence[Expr], r: Expr) -> bool:
+    """True if results are adjacent along an axis, and all loads are of a few vectors."""
+    near = all(0 <= step_of(e.src[0], r) <= MAX_VECTORS for e in found)
+    return near and r.size.max >= MIN_VECTOR_ROW and all(step_of(index, r) == 1 for index in stores)
+
+
+def schedule_scatter(plan: Plan, name: str) -> bool:
+    """Schedule work whose iterations may store to one place: in order, with lanes along the last
+    loop if its iterations store to adjacent elements.
+    """
+    loops = plan.nest(name).loops
+    stores = [c.store.index for c in plan.nest(name).computes if c.store is not None]
+    if not loops or any(step_of(index, loops[-1].range) != 1 for index in stores):
+        return False
+    plan.vectorize_inner(name, loops[-1])
+    return True
+
+
+def _segment(plan: Plan, name: str) -> None:
+    """Partition loops into segments if conditions change along them, as long as that is little
+    code.
+    """
+    if plan.below(name):
+        return
+    copies = 1
+    for depth, loop in reversed(list(enumerate(plan.nest(name).loops))):
+        if loop.kind not in (Kind.SERIAL, Kind.PARALLEL):
+            continue
+        segments = segments_of(plan.kernel, plan.nest(name), depth)
+        if segments and copies * len(segments) <= MAX_SEGMENTS:
+            copies *= len(segments)
+            plan.do("segment", name, loop.range)
+
+
+def _choose_lanes(plan: Plan, name: str) -> None:
+    _fuse_short_rows(plan, name)
+    nest = plan.nest(name)
+    v = _contiguous_axis(nest)
+    w = _other_orientation(plan, nest, v)
+    if w is not None:
+        _transpose(plan, name, v, w)
+        return
+    if bypasses_caches(nest):
+        plan.do("nontemporal", name)
+    loops = nest.loop_ranges
+    if loops[-1] is not v:
+        plan.do("reorder", name, (*(r for r in loops if r is not v), v))
+    parallel = plan.work(name) >= SERIAL_WORK
+    outer = prod(loop.range.size.max for loop in plan.nest(name).loops[:-1])
+    enough = 4 * plan.target.max_threads
+    if parallel and len(loops) > 1 and outer >= enough:
+        _vectorize_last(plan, name)
+        _share_outer(plan, name, enough)
+    elif parallel and v.size.max >= 2 * CHUNK_ELEMENTS:
+        _chunk_inner(plan, name)
+    else:
+        _vectorize_last(plan, name)
+        if parallel and len(loops) > 1:
+            _share_outer(plan, name, enough)
+
+
+def _vectorize_last(plan: Plan, name: str) -> None:
+    """Put lanes along the last loop, and copies of it until the loads repeat."""
+    r = plan.nest(name).loops[-1].range
+    lanes, copies = _repeated(plan, name)
+    if copies == 1:
+        plan.vectorize_inner(name, plan.nest(name).loops[-1])
+        return
+    _, inner = plan.split(name, r, lanes * copies, "peel")
+    plan.vectors(name, inner, lanes)
+
+
+def _repeated(plan: Plan, name: str) -> tuple[int, int]:
+    """The lanes for the last loop of a nest, and the number of vectors after which loads repeat.
+
+    For `x[i // 3]` that is one load for every three vectors, each third of which is repeated.
+    """
+    nest = plan.nest(name)
+    r = nest.loops[-1].range
+    lanes = plan.lanes(nest, r.size.max)
+    found = [e for c in nest.computes for e in loads(c.value)]
+    copies = period(found, r, lanes)
+    return lanes, copies if lanes * copies <= r.size.max else 1
+
+
+def _fuse_short_rows(plan: Plan, name: str) -> None:
+    """Fuse a last loop shorter than a vector with the one around it, if results are adjacent across
+    both.
+
+    Loads may be gathers then, which cost less than scattered stores.
+    """
+    while (
+        len(plan.nest(name).loops) > 1 and plan.nest(name).loops[-1].range.size.max < MIN_VECTOR_ROW
+    ):
+        outer, inner = (loop.range for loop in plan.nest(name).loops[-2:])
+        stores = [c.store.index for c in plan.nest(name).computes if c.store is not None]
+        if not inner.size.is_const or not all(
+            step_of(index, inner) == 1 and step_of(index, outer) == inner.size.arg
+            for index in stores
+        ):
+            return
+        plan.do("fuse", name, outer)
+
+
+def bypasses_caches(nest: Nest) -> bool:
+    """True if large results are made by little work, from other buffers.
+
+    Stores that bypass the caches then save the reads of the overwritten lines.
+    """
+    if any(e.op in COSTLY for e in toposort([c.value for c in nest.computes])):
+        return False
+    elements = prod(loop.range.size.max for loop in nest.loops)
+    sizes = [elements * c.value.dtype.itemsize for c in nest.computes]
+    read = {e.arg for c in nest.computes for e in loads(c.value)}
+    written = {c.store.slot for c in nest.computes if c.store is not None}
+    return min(sizes) >= UNCACHED_BYTES and not read & written
+
+
+def _other_orientation(plan: Plan, nest: Nest, v: Expr) -> Expr | None:
+    """A loop along which the loads are contiguous if they are not along the store's axis."""
+    lanes = plan.lanes(nest, v.size.max)
+    found = [e for c in nest.computes for e in loads(c.value)]
+    far = [e for e in found if step_of(e.src[0], v) not in (0, 1)]
+    if not far or lanes < 4 or v.size.max < lanes:
+        return None
+    for loop in nest.loops:
+        w = loop.range
+        if w is not v and w.size.max >= lanes and all(distance(e.src[0], w) == 1 for e in far):
+            return w
+    return None
+
+
+def _transpose(plan: Plan, name: str, v: Expr, w: Expr) -> None:
+    """Transpose squares of values that are stored along `v`.
+
+    They are computed along `w` if all loads are contiguous there. Otherwise only the loads that are
+    contiguous along `w` are transposed, in scratch memory.
+    """
+    parallel = plan.work(name) >= SERIAL_WORK
+    nest = plan.nest(name)
+    lanes = plan.lanes(nest, v.size.max)
+    found = [e for c in nest.computes for e in loads(c.value)]
+    mixed = any(step_of(e.src[0], v) == 1 for e in found)
+    if not (mixed and plan.attempt(_transpose_copies, name, v, w)):
+        plan.transpose_squares(name, w, v, lanes)
+    if parallel:
+        plan.do("parallel", name, plan.loops(name)[0])
+
+
+def _transpose_copies(plan: Plan, name: str, v: Expr, w: Expr) -> bool:
+    lanes = plan.lanes(plan.nest(name), v.size.max)
+    inside = plan.squares(name, w, v, lanes)
+    outside = plan.others(name, inside)
+    plan.do("reorder", name, (*outside, *inside))
+    _, lane = inside
+    found = [e for c in plan.nest(name).computes for e in loads(c.value)]
+    far = [e for e in dict.fromkeys(found) if step_of(e.src[0], lane) not in (0, 1)]
+    for e in far:
+        copy = plan.kernel.free_name(f"{name}.turned", numbered=True)
+        along, across = plan.stage(name, e, name, len(outside), inside, copy)
+        plan.transpose(copy, along, across)
+    plan.do("vectorize", name, lane)
+    return True
+
+
+def _chunk_inner(plan: Plan, name: str) -> None:
+    """Share out the last loop itself, in chunks."""
+    v = plan.loops(name)[-1]
+    lanes, copies = _repeated(plan, name)
+    chunks, chunk = plan.split(name, v, CHUNK_ELEMENTS - CHUNK_ELEMENTS % (lanes * copies), "peel")
+    loops = plan.loops(name)
+    if loops[0] is not chunks:
+        plan.do("reorder", name, (chunks, *(r for r in loops if r is not chunks)))
+    plan.do("parallel", name, chunks)
+    _vectorize_last(plan, name)
+    # The last chunk ends early instead of having masks: memory beyond the end may not exist, and a
+    # masked access to it takes a processor some hundred cycles, for each vector.
+    inner = next(o for o in plan.nest(name).loops if o.is_from(chunk))
+    if inner.kind is Kind.SERIAL and inner.peel is None:
+        plan.limit(name, inner.range)
+
+
+def _share_outer(plan: Plan, name: str, enough: int) -> None:
+    """Make the outermost loop parallel, fused with the next ones while it is too short."""
+    while True:
+        nest = plan.nest(name)
+        if nest.loops[0].range.size.max >= enough or len(nest.loops) < 3:
+            break
+        if any(n.at == (name, 1) for n in plan.kernel.nests):
+            break
+        plan.do("fuse", name, nest.loops[0].range)
+    plan.do("parallel", name, plan.loops(name)[0])
+
+
+def _contiguous_axis(nest: Nest) -> Expr:
+    """The loop along which the store, or else most loads, are contiguous."""
+    best = nest.loops[-1].range
+    best_score = -1
+    for loop in nest.loops:
+        score = 0
+        for c in nest.computes:
+            if c.store is not None and step_of(c.store.index, loop.range) == 1:
+                score += 4
+            score += sum(step_of(e.src[0], loop.range) == 1 for e in loads(c.value))
+        if loop.range.size.max >= 4 and score >= best_score:
+            best, best_score = loop.range, score
+    return best

@@ -1,0 +1,1 @@
+"""Searches for faster schedules, timed in a process that may crash."""

@@ -1,0 +1,444 @@
+"""Recording of runs for replay: `Capture`, `JitItem`, and the plan of shared memory.
+
+A graph executor imports this module, never `ferrule.jit`.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import weakref
+from collections.abc import Callable, Sequence, Set
+from dataclasses import field
+from pathlib import Path
+from threading import RLock
+from types import FrameType
+from typing import Any, TypeVar, final
+
+from ferrule.base.helpers import GlobalCounters
+from ferrule.base.records import dataclass
+from ferrule.base.threadstate import this_thread
+from ferrule.device import BufferCopy, CompiledASTRunner, JITRunner, observer, update_stats
+from ferrule.device.memory_planner import plan_arenas
+from ferrule.device.runner import watched_since
+from ferrule.ir.buffer import Buffer, newest_serial, read_guard
+from ferrule.ir.dtype import DType, dtypes
+from ferrule.ir.expr import Variable, sint
+
+T = TypeVar("T")
+
+
+class JitError(RuntimeError):
+    """A function cannot be captured, or a captured one cannot be replayed."""
+
+
+class GraphException(Exception):
+    """A graph executor cannot take these items; they are replayed one by one instead.
+
+    `message` says why.
+    """
+
+    def __init__(self, message: str = "") -> None:
+        super().__init__(message)
+        self.message = message
+
+
+class GraphReentryError(RuntimeError):
+    """A graph was called by a signal handler or a destructor that had interrupted its own call."""
+
+
+@final
+class Turns:
+    """The lock of one graph: threads call it one at a time."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self.forget()
+
+    def forget(self) -> None:
+        """Makes the lock free: at the start, and in a forked child."""
+        self.lock = RLock()
+        """The lock of the present call. With `inside` set, the same thread calls it again."""
+        self.inside = False
+
+    def take(self, work: Callable[..., T], *args: Any) -> T:
+        """`work(*args)`, when it is this thread's turn.
+
+        Raises `GraphReentryError` if the thread is inside already.
+        """
+        with self.lock:
+            if self.inside:  # only its own thread gets this far
+                raise self.reentered()
+            self.inside = True
+            try:
+                return work(*args)
+            finally:
+                self.inside = False
+
+    def reentered(self) -> GraphReentryError:
+        """The error for a call inside a call."""
+        return GraphReentryError(
+            f"{self._name}: called from inside its own call, by a signal handler or a "
+            "destructor, when half of its work was done; call it from elsewhere"
+        )
+
+
+@dataclass
+class JitItem:
+    """One captured run: a runner or a graph executor, and its buffers (None: set by an input)."""
+
+    prg: JITRunner
+    rawbufs: list[Buffer | None]
+
+
+# *** documented functions of a list of items ***
+
+
+def get_input_replace(
+    jit_cache: list[JitItem], input_rawbuffers: Sequence[Buffer]
+) -> dict[tuple[int, int], int]:
+    """The uses of the inputs: `{(item, position among its buffers): number of the input}`.
+
+    Buffers are compared by serial number: another buffer in the same memory is no input.
+    """
+    numbers: dict[int, int] = {}
+    for number, buffer in enumerate(input_rawbuffers):
+        numbers.setdefault(buffer.serial, number)
+    return {
+        (j, i): numbers[buffer.serial]
+        for j, item in enumerate(jit_cache)
+        for i, buffer in enumerate(item.rawbufs)
+        if buffer is not None and buffer.serial in numbers
+    }
+
+
+def get_jc_idxs_with_updatable_launch_dims(jit_cache: list[JitItem]) -> list[int]:
+    """The items whose launch size depends on a variable."""
+    return [
+        j
+        for j, item in enumerate(jit_cache)
+        if isinstance(item.prg, CompiledASTRunner)
+        and not all(isinstance(size, int) for size in _launch_sizes(item.prg))
+    ]
+
+
+def _launch_sizes(runner: CompiledASTRunner) -> list[sint]:
+    return [*(runner.global_size or []), *(runner.local_size or [])]
+
+
+def get_jc_idxs_with_updatable_var_vals(jit_cache: list[JitItem]) -> list[int]:
+    """The items whose kernel takes variables."""
+    return [
+        j
+        for j, item in enumerate(jit_cache)
+        if isinstance(item.prg, CompiledASTRunner) and item.prg.vars
+    ]
+
+
+def get_jit_stats(jit_cache: list[JitItem]) -> tuple[sint, sint]:
+    """The operations and the bytes of all items together; symbolic where an item's are."""
+    ops: sint = 0
+    mem: sint = 0
+    for item in jit_cache:
+        ops = ops + item.prg.op_estimate
+        mem = mem + item.prg.mem_estimate
+    return ops, mem
+
+
+class GraphExecutor(JITRunner):
+    """A batch of captured items that a device runs by one call: a runner on the batch's inputs.
+
+    It costs what its items cost together, and says of each input whether an item reads or writes
+    it. A subclass defines `__call__`.
+    """
+
+    def __init__(self, jit_cache: list[JitItem], input_rawbuffers: Sequence[Buffer]) -> None:
+        self.jit_cache = jit_cache
+        self.replaced = get_input_replace(jit_cache, input_rawbuffers)
+        """`{(item, position among its buffers): number of the input}`."""
+        self.name = f"<batch of {len(jit_cache)}>"
+        self.num_kernels = len(jit_cache)
+        self.op_estimate, self.mem_estimate = get_jit_stats(jit_cache)
+        self.device = jit_cache[0].prg.device if jit_cache else ""
+        self.vars = tuple(dict.fromkeys(v for item in jit_cache for v in item.prg.vars))
+        uses = [(n, *jit_cache[j].prg.access(i)) for (j, i), n in self.replaced.items()]
+        self.reads = frozenset(number for number, reads, _ in uses if reads)
+        self.writes = frozenset(number for number, _, writes in uses if writes)
+        self.kept = [
+            [buffer for i, buffer in enumerate(item.rawbufs) if (j, i) not in self.replaced]
+            for j, item in enumerate(jit_cache)
+        ]
+        """The buffers that are not inputs, which the graph keeps alive."""
+        ops, mem = self.op_estimate, self.mem_estimate
+        self._numbers: tuple[int, int, int] | None = None
+        """The counters to add for each call, if they do not depend on variables."""
+        if isinstance(ops, int) and isinstance(mem, int):
+            self._numbers = (self.num_kernels, ops, mem)
+
+    def count(
+        self, inputs: int, var_vals: dict[Any, int], seconds: float | None, jit: bool
+    ) -> None:
+        """Adds a call with this number of inputs to the statistics.
+
+        `seconds` is None only for a call that is not printed.
+        """
+        if seconds is None and self._numbers is not None:
+            GlobalCounters.add(*self._numbers)
+            return
+        update_stats(
+            self.name,
+            self.op_estimate,
+            self.mem_estimate,
+            var_vals,
+            seconds,
+            inputs,
+            jit=jit,
+            num_kernels=self.num_kernels,
+            device=self.device,
+        )
+
+
+# *** buffers that may be freed before the replay ***
+
+
+@final
+class PlaceHolder:
+    """A stand-in for a buffer that does not keep it alive.
+
+    Two are equal if they have the same memory (by serial number), byte range and dtype. The `id()`
+    would not do, because Python reuses it.
+    """
+
+    __slots__ = ("byte_offset", "device", "dtype", "memory", "serial", "size", "whole")
+
+    def __init__(self, buf: Buffer) -> None:
+        self.device = buf.device
+        self.serial = buf.base.serial
+        self.byte_offset = buf.byte_offset
+        self.size = buf.size
+        self.dtype = buf.dtype
+        self.memory = weakref.ref(buf.base)
+        """The buffer that owns the memory, while something else refers to it."""
+        self.whole = self if buf.base is buf else PlaceHolder(buf.base)
+        """The place holder of the whole memory."""
+
+    def to_tuple(self) -> tuple[str, int, int, int, DType]:
+        """The key for equality: device, serial number of the memory, first byte, size and dtype."""
+        return self.device, self.serial, self.byte_offset, self.size, self.dtype
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, PlaceHolder) and self.to_tuple() == other.to_tuple()
+
+    def __hash__(self) -> int:
+        return hash(self.to_tuple())
+
+    @property
+    def nbytes(self) -> int:
+        """The size of the buffer in bytes."""
+        return self.size * self.dtype.itemsize
+
+    def alloc_if_needed(self, buffer_cache: dict[PlaceHolder, Buffer]) -> Buffer:
+        """The buffer itself while it is alive, else one new buffer for all that are equal."""
+        found = buffer_cache.get(self)
+        if found is not None:
+            return found
+        if self.whole is self:
+            buffer = self.memory() or Buffer(self.device, self.size, self.dtype)
+        else:
+            memory = self.whole.alloc_if_needed(buffer_cache)
+            buffer = memory.view(self.byte_offset // self.dtype.itemsize, self.size, self.dtype)
+        buffer_cache[self] = buffer
+        return buffer
+
+
+# *** the plan of shared memory ***
+
+
+@dataclass
+class Recorded:
+    """One run, its buffers not resolved yet."""
+
+    prg: JITRunner
+    args: list[Buffer | PlaceHolder]
+
+    @staticmethod
+    def serial(arg: Buffer | PlaceHolder) -> int:
+        """The serial number of the memory that a buffer is in."""
+        return arg.serial if isinstance(arg, PlaceHolder) else arg.base.serial
+
+    def written(self) -> set[int]:
+        """The serial numbers of the memory that the run writes to."""
+        return {self.serial(arg) for i, arg in enumerate(self.args) if self.prg.access(i)[1]}
+
+    def read(self) -> set[int]:
+        """The serial numbers of the memory that the run reads."""
+        return {self.serial(arg) for i, arg in enumerate(self.args) if self.prg.access(i)[0]}
+
+
+def shared_buffers(
+    recorded: Sequence[Recorded], released: Set[int] = frozenset()
+) -> dict[PlaceHolder, Buffer]:
+    """A buffer for all memory that is freed or `released`: a part of its device's arena."""
+    steps = [
+        [
+            arg.whole
+            for arg in record.args
+            if isinstance(arg, PlaceHolder) and (arg.memory() is None or arg.serial in released)
+        ]
+        for record in recorded
+    ]
+    places, sizes = plan_arenas(steps)
+    arenas = [Buffer(device, nbytes, dtypes.uint8) for device, nbytes in sizes]
+    return {
+        piece: arenas[arena].view(start // piece.dtype.itemsize, piece.size, piece.dtype)
+        for piece, (arena, start) in places.items()
+    }
+
+
+# *** the capture ***
+
+_PACKAGE = str(Path(__file__).parents[1]) + os.sep
+
+
+def user_location() -> str:
+    """`file:line` of the innermost caller outside this package."""
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None and frame.f_code.co_filename.startswith(_PACKAGE):
+        frame = frame.f_back
+    return "an unknown line" if frame is None else f"{frame.f_code.co_filename}:{frame.f_lineno}"
+
+
+def _forbid_reading(buffer: Buffer) -> None:
+    raise JitError(
+        f"{user_location()}: a tensor's values are read inside a captured function; a replay would "
+        "go on with the values of now. Return the tensor and read it outside, or compute with "
+        "tensors, for example x.where(a, b) in place of `if x.item():`"
+    )
+
+
+def is_capturing() -> bool:
+    """True if this thread is recording runs."""
+    return this_thread.state.observer is not None
+
+
+@final
+@dataclass
+class Capture:
+    """A `with` block in which every run is recorded, and reading values raises `JitError`.
+
+    Buffers made inside are recorded as `PlaceHolder`s, so that the block needs no more memory than
+    a plain run. All other buffers are kept alive. Afterwards `items` gives the runs.
+    """
+
+    recorded: list[Recorded] = field(default_factory=list)
+    var_vals: dict[Variable, int] = field(default_factory=dict)
+    updated: dict[int, Buffer] = field(default_factory=dict)
+    """The buffers from before the block that a run wrote to, by serial number."""
+    read: dict[int, Buffer] = field(default_factory=dict)
+    """The buffers from before the block that a run read, by serial number."""
+
+    uses_others: bool = False
+    """True if a run used memory that another thread wrote to during the block."""
+
+    _first_serial: int = 0
+    _produced: set[int] = field(default_factory=set)
+    _before: tuple[Any, ...] = ()
+
+    def __enter__(self) -> Capture:
+        if is_capturing():
+            raise JitError(f"{user_location()}: a capture cannot begin inside another one")
+        # Serial numbers only grow, so every buffer of the block has a larger one.
+        self._first_serial = newest_serial()
+        since = watched_since.set(self._first_serial)
+        self._before = observer.set(self._run), read_guard.set(_forbid_reading), since
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        observing, guarding, since = self._before
+        observer.reset(observing)
+        read_guard.reset(guarding)
+        watched_since.reset(since)
+
+    def _run(
+        self, runner: JITRunner, rawbufs: Sequence[Buffer], var_vals: dict[Variable, int]
+    ) -> float | None:
+        """Records a run, then runs it; runs that the runner starts itself are not recorded."""
+        self._note_values(runner, var_vals)
+        args = [self._remember(runner, i, buffer) for i, buffer in enumerate(rawbufs)]
+        self.recorded.append(Recorded(runner, args))
+        observing = observer.set(None)
+        guarding = read_guard.set(None)
+        since = watched_since.set(None)
+        try:
+            return runner(rawbufs, var_vals)
+        finally:
+            observer.reset(observing)
+            read_guard.reset(guarding)
+            watched_since.reset(since)
+
+    def _note_values(self, runner: JITRunner, var_vals: dict[Variable, int]) -> None:
+        for variable in runner.vars:
+            value = var_vals[variable]
+            if self.var_vals.setdefault(variable, value) != value:
+                raise JitError(
+                    f"{user_location()}: variable {variable.name} is {self.var_vals[variable]} in "
+                    f"one kernel and {value} in another of the same call; use two variables"
+                )
+
+    def is_new(self, buffer: Buffer) -> bool:
+        """True if the memory was allocated inside the block."""
+        return buffer.base.serial > self._first_serial
+
+    def is_produced(self, buffer: Buffer) -> bool:
+        """True if the memory was allocated inside the block and written by a recorded run."""
+        return buffer.base.serial in self._produced
+
+    def _remember(self, runner: JITRunner, i: int, buffer: Buffer) -> Buffer | PlaceHolder:
+        base = buffer.base
+        reads, writes = runner.access(i)
+        if not self.is_new(buffer):
+            if writes:
+                self.updated[base.serial] = base
+            if reads:
+                self.read[base.serial] = base
+            return buffer
+        if base.serial not in self._produced and base._version > base.filled:
+            self.uses_others = True
+        if writes and base.serial not in self._produced:
+            if base.filled:
+                self._record_filling(base)
+            self._produced.add(base.serial)
+        # Memory that only the host has written to is a constant of the captured function.
+        return PlaceHolder(buffer) if base.serial in self._produced else buffer
+
+    def _record_filling(self, base: Buffer) -> None:
+        """Records a copy of host data that a run is about to change, for replays to restore it."""
+        contents = Buffer(base.device, base.size, base.dtype)
+        copy = BufferCopy(base.device, base.nbytes, base.device)
+        guarding = read_guard.set(None)
+        try:
+            copy([contents, base], {})
+        finally:
+            read_guard.reset(guarding)
+        for earlier in self.recorded:
+            earlier.args = [_as_placeholder(arg, base) for arg in earlier.args]
+        self.recorded.insert(0, Recorded(copy, [PlaceHolder(base), contents]))
+
+    def items(self, released: Set[int] = frozenset()) -> list[JitItem]:
+        """The runs, with buffers to replay them on.
+
+        A buffer that is still alive stands for itself, unless its serial number is in `released`;
+        all others share new memory, where their live ranges allow it.
+        """
+        buffers = shared_buffers(self.recorded, released)
+        return [JitItem(record.prg, _resolved(record, buffers)) for record in self.recorded]
+
+
+def _resolved(record: Recorded, buffers: dict[PlaceHolder, Buffer]) -> list[Buffer | None]:
+    return [
+        arg.alloc_if_needed(buffers) if isinstance(arg, PlaceHolder) else arg for arg in record.args
+    ]
+
+
+def _as_placeholder(arg: Buffer | PlaceHolder, base: Buffer) -> Buffer | PlaceHolder:
+    return PlaceHolder(arg) if isinstance(arg, Buffer) and arg.base is base else arg

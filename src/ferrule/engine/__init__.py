@@ -1,0 +1,1 @@
+"""Running: realising nodes of the graph, functions of the host, random numbers."""

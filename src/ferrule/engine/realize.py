@@ -1,0 +1,269 @@
+"""Runs schedules: `realize` computes nodes of the lazy graph."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from traceback import clear_frames
+from typing import Final, TypeAlias
+
+from ferrule.base.config import config
+from ferrule.base.helpers import lock_across_forks
+from ferrule.base.interrupts import Whole
+from ferrule.base.threadstate import this_thread
+from ferrule.device import Device
+from ferrule.device.runner import BufferCopy, JITRunner
+from ferrule.fusion import Schedule, make_schedule
+from ferrule.fusion.graph import toposort
+from ferrule.fusion.plans.execution_plan import kernels_by_device
+from ferrule.ir.buffer import Buffer, newest_serial
+from ferrule.ir.lazy import LazyBuffer
+from ferrule.ir.lazyop import LazyOp, LoadOps, ScheduleItem
+from ferrule.ir.storage import Storage, leave_pending, none_pending, pending_writes, unfinished
+
+Runners: TypeAlias = Mapping[str, Mapping[LazyOp, JITRunner]]
+"""The runners by device and AST."""
+
+turn: Final = lock_across_forks()
+"""The lock of computing, writing to tensors, reading contents, and replaying: threads take turns.
+
+So the state that a replay checked stays, its reads and writes are not torn, and no write is lost.
+"""
+
+
+@contextmanager
+def others_turn() -> Iterator[None]:
+    """A block that gives the turn to other threads, inside of a block that has it."""
+    turn.release()
+    try:
+        yield
+    finally:
+        turn.acquire()
+
+
+def realize(nodes: Sequence[LazyBuffer]) -> None:
+    """Computes `nodes`; afterwards each has a Buffer.
+
+    All memory is allocated and all kernels are prepared before the first one runs.
+
+    If a write among `nodes` raises, nothing is written: all writes among them are withdrawn, with
+    the writes made of them, and the memory has its earlier version. If another of the nodes raises,
+    the writes are done. Pending writes that only joined are done in both cases.
+    """
+    if all([node.realized is not None for node in nodes]):
+        return
+    with turn:
+        try:
+            _compute(nodes)
+        except Exception as error:
+            this_thread.state.failures += 1
+            clear_frames(error.__traceback__)  # which refer to nodes, and to memory
+            with _unrecorded():
+                is_computed = _computed_alone(nodes)
+                if not is_computed:
+                    _withdraw(nodes)
+            if not is_computed:
+                raise
+        except BaseException:  # an interrupt, which says nothing about the writes
+            this_thread.state.failures += 1
+            raise
+
+
+def _compute(nodes: Sequence[LazyBuffer]) -> None:
+    newest = newest_serial()
+    schedule = make_schedule(nodes)
+    runners = prepare(schedule.recipe.kernels)
+    if not schedule.recipe.writes_over:
+        _run_and_commit(schedule, runners, newest)
+        return
+    with Whole():  # the writes would be done again, as they are still to be done until `commit`
+        _run_and_commit(schedule, runners, newest)
+
+
+def _run_and_commit(schedule: Schedule, runners: Runners, newest: int) -> None:
+    if schedule.recipe.last_to_raise:
+        with contents_kept(_at_risk(schedule, newest)):
+            _run_all(schedule, runners)
+    else:
+        _run_all(schedule, runners)
+    schedule.commit()
+
+
+def _run_all(schedule: Schedule, runners: Runners) -> None:
+    for step, buffers, values in schedule.runs():
+        _runner(step.ast, buffers, runners).exec(buffers, values)
+
+
+def _at_risk(schedule: Schedule, newest: int) -> list[Buffer]:
+    """The existing memory that is written to before a step that may raise.
+
+    Existing memory has serial numbers below `newest`. If the step raises, all of these writes are
+    still to be done, so that the memory must have its old contents.
+    """
+    runs = list(schedule.runs())[: schedule.recipe.last_to_raise]
+    written = [buffer for step, buffers, _ in runs for buffer in buffers[: step.outputs]]
+    return [buffer for buffer in dict.fromkeys(written) if buffer.base.serial < newest]
+
+
+# *** writes when something raises ***
+
+
+def settle_writes() -> None:
+    """Do all writes that are still pending.
+
+    A write that raises is left to the call that reads it, which gets the error.
+    """
+    pending = pending_writes()
+    if not pending:
+        return
+    with turn:
+        if not _is_computed([storage.node for storage in pending]):
+            _settle_each(pending)
+
+
+def _settle_each(pending: Sequence[Storage]) -> None:
+    """Do the writes that can be done, and leave the others to the calls that read them."""
+    with none_pending():
+        left = [storage for storage in pending if not _is_computed([storage.node])]
+    for storage in left:
+        leave_pending(storage)
+
+
+def _is_computed(nodes: Sequence[LazyBuffer]) -> bool:
+    """Compute nodes; False if that raises, and nothing is done."""
+    try:
+        _compute(nodes)
+    except Exception as error:
+        this_thread.state.failures += 1
+        clear_frames(error.__traceback__)
+        if config().DEBUG >= 1:
+            print(f"a write raises, and is left to whoever reads it: {error}")
+        return False
+    return True
+
+
+@contextmanager
+def _unrecorded() -> Iterator[None]:
+    """A block whose runs are part of no capture, since a capture that raised is of no use."""
+    state = this_thread.state
+    before = state.observer, state.read_guard, state.watched_since
+    state.observer = state.read_guard = state.watched_since = None
+    try:
+        yield
+    finally:
+        state.observer, state.read_guard, state.watched_since = before
+
+
+def _computed_alone(nodes: Sequence[LazyBuffer]) -> bool:
+    """Compute nodes without the pending writes that joined, and then these, one by one.
+
+    False if there are none, or if the nodes raise alone, too.
+
+    A capture has recorded what ran: there nothing is run again.
+    """
+    if this_thread.state.observer is not None:
+        return False
+    needed = _below(nodes)
+    others = [storage for storage in pending_writes() if storage.node.serial not in needed]
+    if not others:
+        return False
+    with none_pending():
+        if not _is_computed(nodes):
+            return False
+    _settle_each(others)
+    return True
+
+
+def _below(nodes: Iterable[LazyBuffer]) -> set[int]:
+    """The serial numbers of all nodes below."""
+    return {node.serial for node in toposort(nodes, everything=True)}
+
+
+def _withdraw(nodes: Sequence[LazyBuffer]) -> None:
+    """Withdraw the writes among nodes, and all writes made of them.
+
+    Earlier writes that the nodes need are done; one that raises is withdrawn as well.
+    """
+    state = this_thread.state
+    storages = unfinished([node.owner for node in toposort(nodes, everything=True)])
+    failed = {node.serial for node in nodes}
+    written = [storage for storage in storages if storage.node.serial in failed]
+    others = failed.difference([storage.node.serial for storage in written])
+    if state.undoable is not None or not (others and _are_done(written)):
+        withdrawn: set[int] = set()
+        for storage in written:
+            _take_back(storage, withdrawn)
+        while any([_take_back_if_made_of(storage, withdrawn) for storage in storages]):
+            pass
+    below = _below(nodes)
+    settle_or_withdraw([storage for storage in storages if storage.node.serial in below])
+
+
+def _are_done(written: Sequence[Storage]) -> bool:
+    """Do all of these writes; False if that raises."""
+    with none_pending():
+        return _is_computed([storage.node for storage in written])
+
+
+def _take_back(storage: Storage, withdrawn: set[int]) -> bool:
+    serial = storage.node.serial
+    if not storage.withdraw():
+        return False
+    withdrawn.add(serial)
+    return True
+
+
+def _take_back_if_made_of(storage: Storage, withdrawn: set[int]) -> bool:
+    """Withdraw a version that is made of withdrawn ones; True if it was."""
+    return not withdrawn.isdisjoint(_below([storage.node])) and _take_back(storage, withdrawn)
+
+
+def settle_or_withdraw(storages: Iterable[Storage]) -> None:
+    """Do the last write to each storage that can be done, and withdraw those after it."""
+    with turn, _unrecorded(), none_pending():
+        for storage in sorted(storages, key=lambda storage: storage.node.serial):
+            while storage.node.base_const() is None and not _is_computed([storage.node]):
+                if not storage.withdraw():
+                    break
+
+
+@contextmanager
+def contents_kept(memory: Iterable[Buffer]) -> Iterator[None]:
+    """A block that restores the contents of memory if it raises."""
+    kept = [(buffer, Buffer(buffer.device, buffer.size, buffer.dtype)) for buffer in memory]
+    for buffer, contents in kept:
+        _copy(contents, buffer)
+    try:
+        yield
+    except BaseException:
+        for buffer, contents in kept:
+            _copy(buffer, contents)
+            buffer.note_write()
+        raise
+
+
+def _copy(to: Buffer, source: Buffer) -> None:
+    BufferCopy(to.device, to.nbytes, source.device)([to, source], {})
+
+
+def run(items: Sequence[ScheduleItem]) -> None:
+    """Run the items of a schedule in order."""
+    runners = prepare(kernels_by_device([(item.out.device, item.ast) for item in items]))
+    for item in items:
+        _runner(item.ast, item.buffers, runners).exec(list(item.buffers), item.var_vals)
+
+
+def prepare(kernels: Mapping[str, Sequence[LazyOp]]) -> Runners:
+    """Make the runners of all kernels, given by device, each device's together."""
+    return {device: Device[device].prepare(asts) for device, asts in kernels.items()}
+
+
+def _runner(ast: LazyOp, buffers: Sequence[Buffer], runners: Runners) -> JITRunner:
+    """The runner of a kernel, of a copy between devices, or the user's own."""
+    out = buffers[0]
+    if not isinstance(ast.op, LoadOps):
+        return runners[out.device][ast]
+    if ast.op is LoadOps.FROM:
+        return BufferCopy(out.device, out.nbytes, buffers[1].device)
+    runner: JITRunner = ast.arg
+    return runner

@@ -1,0 +1,1 @@
+"""Dynamic shapes: sizes, offsets and numbers that change from call to call."""

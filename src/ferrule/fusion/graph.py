@@ -1,0 +1,259 @@
+"""The graph of one schedule: the nodes to compute, and the readers outside of it.
+
+Old versions of memory may be overwritten only when nothing will read them later. Readers in this
+schedule can be put first; all others have a handle, or are users that no schedule has computed yet
+(see `node.needed_outside`). What is held but never read costs a copy.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import field
+from typing import final
+from weakref import ref
+
+from ferrule.base.records import dataclass
+from ferrule.base.threadstate import this_thread
+from ferrule.ir.expr import Expr
+from ferrule.ir.lazy import LazyBuffer
+from ferrule.ir.lazyop import LoadOps, ReduceOps
+from ferrule.ir.shape.layout import storage_size
+from ferrule.ir.shape.view import View
+from ferrule.ir.storage import Storage, pending_writes
+
+
+@final
+@dataclass
+class Graph:
+    """The nodes of one schedule; collections of nodes are in order, sources before users."""
+
+    order: list[LazyBuffer]
+    """All nodes that must be computed or read."""
+    requested: dict[LazyBuffer, None]
+    """The nodes that must have a buffer afterwards."""
+    everything: list[LazyBuffer]
+    """`order`, and the versions that are replaced as a whole, with what they are made of."""
+    external: set[LazyBuffer] = field(default_factory=set)
+    """The nodes that are asked for, have handles, or are used by nodes outside the schedule."""
+    moved_out: list[LazyBuffer] = field(default_factory=list)
+    """The old versions that are read later: they must be copied before they are overwritten."""
+    symbolic: bool = False
+    """True if any size or argument is symbolic."""
+    parts: set[LazyBuffer] = field(default_factory=set)
+    """The leaves that are parts of memory that is only read: the key leaves their offsets out."""
+    passed: list[LazyBuffer] = field(default_factory=list)
+    """The reduced single elements that are not stored, while something outside holds them."""
+
+
+def value_sources(node: LazyBuffer) -> tuple[LazyBuffer, ...]:
+    """The sources whose contents a node needs: all but a version that it replaces as a whole."""
+    if node.op is LoadOps.ASSIGN and node.arg is None:
+        return node.srcs[1:]
+    return node.srcs
+
+
+def toposort(roots: Iterable[LazyBuffer], everything: bool = False) -> list[LazyBuffer]:
+    """The nodes that `roots` are made of, sources first.
+
+    `everything` includes versions that are replaced as a whole.
+    """
+    order: list[LazyBuffer] = []
+    seen: set[LazyBuffer] = set()
+    # A None on top of a node says that all its sources are in order.
+    stack: list[LazyBuffer | None] = list(roots)
+    stack.reverse()
+    while stack:
+        node = stack.pop()
+        if node is None:
+            node = stack.pop()
+            assert node is not None
+            order.append(node)
+        elif node not in seen:
+            seen.add(node)
+            srcs = node.srcs if everything else value_sources(node)
+            if srcs:
+                stack += (node, None)
+                stack += srcs[::-1]
+            else:
+                order.append(node)
+    return order
+
+
+def graph_of(
+    requested: dict[LazyBuffer, None], everything: list[LazyBuffer], outside: Sequence[int]
+) -> Graph:
+    """The graph of these nodes; those with the numbers `outside` are needed there as well."""
+    order = everything
+    if any([node.op is LoadOps.ASSIGN for node in everything]):
+        order = toposort(requested)
+    held = {everything[number] for number in outside}
+    graph = Graph(order, requested, everything, held | requested.keys())
+    graph.symbolic = any([_is_symbolic(node) for node in everything])
+    _find_late_readers(graph)
+    graph.passed = _numbers_on_the_way(graph)
+    return graph
+
+
+def nodes_to_compute(roots: Iterable[LazyBuffer]) -> dict[LazyBuffer, None]:
+    """The `roots` without a buffer, pending writes, and numbers that are needed a second time."""
+    requested = dict.fromkeys([node for node in roots if node.realized is None])
+    pending = pending_writes()
+    if pending:
+        _join_pending_writes(requested, pending)
+    if this_thread.state.passed:
+        _request_again(requested)
+    return requested
+
+
+def _join_pending_writes(requested: dict[LazyBuffer, None], pending: Iterable[Storage]) -> None:
+    """Add the pending writes to memory of the same devices.
+
+    A write must join if it replaces a version that is read here. Other writes join, too: statistics
+    that nobody reads would else keep all versions before them alive. The exception is a write that
+    calls a function of the host, whose error belongs to whoever reads the result.
+    """
+    devices = {node.device for node in requested}
+    waiting = {s.node for s in pending if s.node.device in devices} - requested.keys()
+    harmless = [node for node in waiting if not _calls_host(node)]
+    requested.update(dict.fromkeys(sorted(harmless, key=_serial)))
+    waiting.difference_update(harmless)
+    while waiting:
+        present = set(toposort(requested))
+        joining = [node for node in waiting if _replaces_one_of(node, present)]
+        if not joining:
+            break
+        joining.sort(key=_serial)
+        requested.update(dict.fromkeys(joining))
+        waiting.difference_update(joining)
+
+
+def _calls_host(node: LazyBuffer) -> bool:
+    return any(below.op is LoadOps.CUSTOM for below in toposort([node]))
+
+
+def _request_again(requested: dict[LazyBuffer, None]) -> None:
+    """Request the numbers that are needed a second time, so that they are stored.
+
+    A kernel may compute a number such as `bias - 0.1 * (scores - bias).sum()` without storing it. A
+    loop makes the next number of it, and the kernel would grow with each turn.
+    """
+    present = set(toposort(requested))
+    again = []
+    passed = this_thread.state.passed
+    for reference in list(passed):
+        node = reference()
+        if node is None or node.realized is not None:
+            passed.discard(reference)
+        elif node in present and node not in requested:
+            again.append(node)
+    requested.update(dict.fromkeys(sorted(again, key=_serial)))
+
+
+def note_passed(numbers: Iterable[LazyBuffer]) -> None:
+    """Remember the `Graph.passed` of a graph that is about to be computed."""
+    passed = this_thread.state.passed
+    passed.update([ref(node, passed.discard) for node in numbers])
+
+
+def _numbers_on_the_way(graph: Graph) -> list[LazyBuffer]:
+    """The single elements above a reduce that something outside holds and nothing stores."""
+    inside = graph.external - graph.requested.keys()
+    numbers = [node for node in inside if node.realized is None and storage_size(node.shape) == 1]
+    if not numbers:
+        return []
+    summed: set[LazyBuffer] = set()
+    for node in graph.order:
+        if node.op in ReduceOps or any([source in summed for source in node.srcs]):
+            summed.add(node)
+    return [node for node in numbers if node in summed]
+
+
+def _serial(node: LazyBuffer) -> int:
+    """A key to sort by, so that nothing depends on how a set is ordered."""
+    return node.serial
+
+
+def _replaces_one_of(version: LazyBuffer, present: set[LazyBuffer]) -> bool:
+    while version.op is LoadOps.ASSIGN:
+        version = version.srcs[0]
+        if version in present:
+            return True
+    return False
+
+
+def _is_symbolic(node: LazyBuffer) -> bool:
+    """True if a node introduces a symbol: most shapes follow from those of the sources."""
+    is_leaf = not node.srcs or node.op is LoadOps.CUSTOM
+    return (is_leaf and _has_expr(node.shape)) or _has_expr(node.arg)
+
+
+def _has_expr(arg: object) -> bool:
+    if isinstance(arg, View):
+        arg = arg.shape, arg.strides, arg.offset, arg.mask
+    if not isinstance(arg, tuple):
+        return isinstance(arg, Expr)
+    # A list is faster than a generator, and this runs for every node of every schedule.
+    return any([type(part) is not int and _has_expr(part) for part in arg])
+
+
+# *** readers outside of this schedule ***
+
+
+def _find_late_readers(graph: Graph) -> None:
+    """Decide how to preserve old versions that are needed after this schedule.
+
+    Either the nodes outside that read them are computed now, or the old versions are copied,
+    whichever takes less memory.
+    """
+    present = set(graph.order)
+    replaced = _replaced_versions(graph)
+    if not replaced:
+        return
+    readers = late_readers(graph)
+    needed = [version for version in replaced if readers[version]]
+    behind = {reader for version in needed for reader in readers[version]}
+    if not behind:
+        return
+    can_compute = behind <= present and not behind & set(replaced)
+    copies = sum(_nbytes(version) for version in needed)
+    if can_compute and sum(map(_nbytes, behind)) <= copies:
+        for reader in sorted(behind, key=_serial):
+            graph.requested[reader] = None
+    else:
+        graph.moved_out = needed
+
+
+def _replaced_versions(graph: Graph) -> list[LazyBuffer]:
+    """The versions that the ASSIGNs of the schedule overwrite, as far as they are stored."""
+    found: dict[LazyBuffer, None] = {}
+    for node in graph.order:
+        if node.op is LoadOps.ASSIGN:
+            old = node.srcs[0]
+            while old not in found:
+                found[old] = None
+                if old.op is LoadOps.ASSIGN and old not in graph.requested:
+                    old = old.srcs[0]
+    return list(found)
+
+
+def late_readers(graph: Graph) -> dict[LazyBuffer, frozenset[LazyBuffer]]:
+    """For each node, those needed outside that are made of it after this schedule."""
+    none: frozenset[LazyBuffer] = frozenset()
+    readers: dict[LazyBuffer, frozenset[LazyBuffer]] = {}
+    inherited: dict[LazyBuffer, frozenset[LazyBuffer]] = {}
+    for node in reversed(graph.everything):
+        below = inherited.pop(node, none)
+        requested = node in graph.requested
+        if requested or node in graph.external:
+            below = below | {node}
+        readers[node] = below
+        # A requested node has its value afterwards: its users read that, and not its sources.
+        if below and not requested:
+            for source in node.srcs:
+                known = inherited.get(source)
+                inherited[source] = below if known is None else known | below
+    return readers
+
+
+def _nbytes(node: LazyBuffer) -> int:
+    return storage_size(node.shape) * node.dtype.itemsize

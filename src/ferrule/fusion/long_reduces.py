@@ -1,0 +1,186 @@
+"""Long reduces to few results: parts of them first, then the parts, so that all threads have work.
+
+Whether a reduce is long, and into how many parts it is split, depends on its shape alone. So its
+bits depend on nothing else: not on the number of threads, and not on what a kernel fuses with it.
+Where a device has blocks of threads, `split_reduce.py` may split a shorter one, once its kernel is
+known.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import Any, Final
+
+from ferrule.base.helpers import prod
+from ferrule.ir.dtype import dtypes
+from ferrule.ir.expr import sint
+from ferrule.ir.lazy import LazyBuffer
+from ferrule.ir.op_table import MOVEMENTS, REDUCED
+from ferrule.ir.shape.layout import storage_shape
+from ferrule.ir.shape.view import Shape
+from ferrule.ir.simplify import ELEMENT_BY_ELEMENT
+
+FEW_RESULTS: Final = 32
+"""Results; fewer cannot keep the threads busy. Not measured."""
+MAX_PARTS: Final = 16 * FEW_RESULTS
+LONG_REDUCE: Final = 1 << 17
+"""Elements for each result from which a second kernel is worth its time. Not measured by itself."""
+TALL_RESULTS: Final = 1024
+TALL_ROWS: Final = 1024
+TALL_SIZE: Final = 1 << 20
+"""The columns at most, and the rows and elements at least, of a tall reduce in parts.
+
+A thread that reads whole rows gets two to three times as much from memory as one that reads its
+share of the columns of all rows.
+"""
+PARTIAL_RESULTS: Final = 1 << 14
+"""Results of all parts together: so many threads, with several rows each, fill a GPU."""
+MIN_PART_ROWS: Final = 256
+"""Rows of one part; the second kernel then has little to do."""
+_NEAREST: Final = 64
+"""Nodes that are looked at below a reduce."""
+
+_REPEATING: Final = frozenset([op for op, row in MOVEMENTS.items() if row.repeats])
+
+
+def rebuilt(node: LazyBuffer, srcs: tuple[LazyBuffer, ...]) -> LazyBuffer:
+    """The node with other sources; in two steps if it is a long reduce.
+
+    Nobody else finds the node that is returned: it stands for `node` alone.
+    """
+    if is_long(node):
+        twin = _reduced(srcs[0], node.op, _axes(node))
+        twin = twin.like(twin.srcs, twin.arg)
+        twin.owner = node.owner
+        return twin
+    return node if srcs == node.srcs else node.like(srcs, node.arg)
+
+
+def is_long(node: LazyBuffer) -> bool:
+    """True if a node is a reduce that is computed in parts."""
+    if node.op not in REDUCED or node.realized is not None:
+        return False
+    return _parts(node.srcs[0], _axes(node)) is not None
+
+
+def _axes(reduce: LazyBuffer) -> frozenset[int]:
+    pairs = zip(reduce.srcs[0].shape, reduce.shape, strict=True)
+    return frozenset([axis for axis, (before, after) in enumerate(pairs) if before != after])
+
+
+def _parts(x: LazyBuffer, axes: frozenset[int]) -> tuple[int, int] | None:
+    """The axis that is split, and the number of parts; None if the reduce is not long."""
+    parts = parts_of_long_reduce(x.shape, axes)
+    if parts is None:
+        parts = parts_of_tall_reduce(x.shape, axes)
+        if parts is not None and not _reads_all_elements(x):
+            return None
+    return parts
+
+
+def _reduced(x: LazyBuffer, op: Any, axes: frozenset[int]) -> LazyBuffer:
+    """A reduce, in parts if it is long."""
+    found = _parts(x, axes)
+    if found is None:
+        return x.r(op, axes)
+    axis, parts = found
+    narrow = dtypes.is_float(x.dtype) and x.dtype.itemsize < 4
+    whole = x.cast(dtypes.float32 if narrow else x.dtype)
+    length = x.shape[axis]
+    size = length // parts
+    before, behind = x.shape[:axis], x.shape[axis + 1 :]
+    even = _along(whole, axis, 0, parts * size).reshape((*before, parts, size, *behind))
+    partial = even.r(op, {a + (a >= axis) for a in axes}).contiguous()
+    kept = tuple([1 if a in axes else n for a, n in enumerate(x.shape)])
+    result = partial.r(op, (axis,)).reshape(kept)
+    rest = length % parts
+    if rest != 0:
+        # Of an end less the rest, it is known how long that is.
+        combine = REDUCED[op].binary
+        assert combine is not None, f"{op} has no op that combines two results"
+        result = result.e(combine, _reduced(_along(whole, axis, length - rest, length), op, axes))
+    return result.cast(x.dtype)
+
+
+def _along(x: LazyBuffer, axis: int, start: sint, end: sint) -> LazyBuffer:
+    """The elements from `start` to `end` on one axis."""
+    bounds: list[tuple[sint, sint]] = [(0, n) for n in x.shape]
+    bounds[axis] = start, end
+    return x.shrink(bounds)
+
+
+def _reads_all_elements(value: LazyBuffer) -> bool:
+    """True if some operand below an element-wise value repeats none of its elements.
+
+    The operands of a contraction's products all do. Only the nearest nodes are looked at.
+    """
+    seen = {value}
+    waiting = [value]
+    while waiting and len(seen) < _NEAREST:
+        node = waiting.pop()
+        if node.realized is None and node.op in ELEMENT_BY_ELEMENT:
+            waiting.extend(source for source in node.srcs if source not in seen)
+            seen.update(node.srcs)
+        elif node.base_const() is None and node.op not in _REPEATING:
+            return True
+    return False
+
+
+@lru_cache(maxsize=4096)
+def parts_of_long_reduce(shape: Shape, axes: frozenset[int]) -> tuple[int, int] | None:
+    """For a reduce of many elements to few results: an axis, and into how many parts to split it.
+
+    If the parts do not divide the axis, fewer elements than there are parts are left over. A single
+    axis has as many parts whether they divide it or not, so lengths near one another have the same
+    number, and so has any length up to a bound.
+    """
+    sizes = storage_shape(shape)
+    results = prod(n for axis, n in enumerate(sizes) if axis not in axes)
+    combined = prod(sizes[axis] for axis in axes)
+    if results >= FEW_RESULTS or combined < LONG_REDUCE:
+        return None
+    axis = max(axes, key=lambda a: sizes[a])
+    size = sizes[axis]
+    if size == combined:
+        parts = 2 * FEW_RESULTS
+        while size // parts >= LONG_REDUCE and 2 * parts < MAX_PARTS:
+            parts *= 2
+        return axis, parts
+    if not _is_fixed(shape):
+        return None
+    fit = [parts for parts in range(8, MAX_PARTS) if size % parts == 0]
+    enough = [
+        parts for parts in range(2 * FEW_RESULTS, MAX_PARTS) if combined // parts < LONG_REDUCE
+    ]
+    if fit:
+        return axis, next((parts for parts in fit if parts in enough), fit[-1])
+    parts = enough[0] if enough else MAX_PARTS - 1
+    return (axis, parts) if parts <= size // parts else None
+
+
+@lru_cache(maxsize=4096)
+def parts_of_tall_reduce(shape: Shape, axes: frozenset[int]) -> tuple[int, int] | None:
+    """For a reduce of many rows to one: their axis, and into how many parts to split it."""
+    if not _is_fixed(shape):
+        return None
+    sizes = storage_shape(shape)
+    if any(n > 1 for axis, n in enumerate(sizes[:-1]) if axis not in axes):
+        return None
+    results, rows = sizes[-1], prod(sizes[:-1])
+    if not FEW_RESULTS <= results <= TALL_RESULTS or rows < TALL_ROWS:
+        return None
+    if len(sizes) - 1 in axes or rows * results < TALL_SIZE:
+        return None
+    axis = max(axes, key=lambda a: sizes[a])
+    wanted = max(FEW_RESULTS, min(PARTIAL_RESULTS // results, rows // MIN_PART_ROWS))
+    even = 1 << (wanted.bit_length() - 1)  # the same for numbers of rows that are near one another
+    if even <= sizes[axis] // even:
+        return axis, even
+    fit = [parts for parts in range(8, 4 * wanted) if sizes[axis] % parts == 0]
+    if fit:
+        return axis, min(fit, key=lambda parts: abs(parts - wanted))
+    return (axis, wanted) if wanted <= sizes[axis] // wanted else None
+
+
+def _is_fixed(shape: Shape) -> bool:
+    return all([isinstance(n, int) for n in shape])

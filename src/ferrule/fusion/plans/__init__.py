@@ -1,0 +1,1 @@
+"""Plans of graphs that were scheduled before, in memory and on disk."""

@@ -1,0 +1,289 @@
+"""Execution plans that serve every graph of the same form.
+
+The form of a graph is its nodes in order, with sources and memory named by numbers. It holds all
+that the scheduler looks at: which nodes share memory, which were requested, which something outside
+needs, and whose memory was handed out. A recipe is a schedule that names nodes by numbers, too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from functools import cached_property
+from typing import Any, Final, TypeAlias, final
+
+from ferrule.base.records import dataclass
+from ferrule.fusion.graph import Graph
+from ferrule.fusion.plans.graph_key import Part, is_known, parts_of
+from ferrule.ir.buffer import Buffer, readable_bytes
+from ferrule.ir.dtype import DType, dtypes
+from ferrule.ir.expr import Expr, Variable, as_expr, sint, unbind
+from ferrule.ir.lazy import LazyBuffer
+from ferrule.ir.lazyop import BufferOps, LazyOp, LoadOps, ScheduleItem
+from ferrule.ir.shape.view import View
+
+Values: TypeAlias = dict[Variable, int]
+
+_NO_LENGTHS: Final[Mapping[Expr, int]] = {}
+
+
+@final
+@dataclass(frozen=True)
+class Place:
+    """Memory that kernels use: a node's, a part of an arena or of another place, or new memory."""
+
+    device: str
+    dtype: DType
+    size: sint
+    node: int | None = None
+    """The number of a node that has this memory already."""
+    arena: int | None = None
+    offset: int = 0
+    """The offset in the memory that it is a part of, in elements."""
+    whole: int | None = None
+    """The number of the place that it is a part of, which comes before it."""
+    table: Buffer | None = None
+    """The memory itself, where it belongs to a template and so to no node of the graph."""
+
+
+@final
+@dataclass(frozen=True)
+class Step:
+    """A kernel and the numbers of the places that it runs on."""
+
+    ast: LazyOp
+    places: tuple[int, ...]
+    outputs: int
+    variables: tuple[Variable, ...]
+
+
+@final
+class Schedule:
+    """Kernels to run in order, and the buffers that the nodes have once they have run.
+
+    `buffers` has the memory of each place, `values` the values of each step's variables.
+    """
+
+    def __init__(
+        self,
+        recipe: Recipe,
+        values: Sequence[Mapping[Variable, int]],
+        buffers: Sequence[Buffer],
+        results: Sequence[tuple[LazyBuffer, Buffer]],
+    ) -> None:
+        self.recipe = recipe
+        self.values = values
+        self.buffers = buffers
+        self.results = results
+
+    def runs(self) -> Iterator[tuple[Step, list[Buffer], Values]]:
+        """The steps, the buffers of each, outputs first, and the values of its variables."""
+        buffers = self.buffers
+        for number, step in enumerate(self.recipe.steps):
+            values: Values = {}
+            for variable in step.variables:
+                values[variable] = self.values[number][variable]
+            yield step, [buffers[place] for place in step.places], values
+
+    @property
+    def items(self) -> list[ScheduleItem]:
+        """The steps as the items that `create_schedule` returns."""
+        return [_item(step, used, values) for step, used, values in self.runs()]
+
+    def commit(self) -> None:
+        """Give the nodes the buffers of their values. Copies of old versions come first."""
+        for node, buffer in self.results:
+            if node.op is LoadOps.ASSIGN:
+                _give_up_replaced(node, buffer)
+            node.set_realized(buffer)
+
+
+def _give_up_replaced(version: LazyBuffer, buffer: Buffer) -> None:
+    """The version that was in the same memory before is no more."""
+    old = version.srcs[0]
+    while old.realized is None and old.op is LoadOps.ASSIGN:
+        old = old.srcs[0]
+    memory = old.realized
+    if memory is None or memory.base is not buffer.base:
+        return
+    if memory.byte_offset == buffer.byte_offset:
+        old.give_up()
+
+
+def _item(step: Step, used: list[Buffer], values: Values) -> ScheduleItem:
+    outputs = tuple(used[: step.outputs])
+    return ScheduleItem(step.ast, outputs[0], tuple(used[step.outputs :]), values, outputs)
+
+
+@final
+@dataclass(frozen=True)
+class Recipe:
+    """A schedule without buffers and values."""
+
+    places: tuple[Place, ...]
+    arenas: tuple[tuple[str, int], ...]
+    """The device and the size in bytes of each arena."""
+    steps: tuple[Step, ...]
+    results: tuple[tuple[int, int], ...]
+    """Pairs of a node's number and the number of the place that has its value afterwards."""
+
+    def follow(
+        self,
+        values: Sequence[Mapping[Variable, int]],
+        nodes: list[LazyBuffer],
+        lengths: Mapping[Expr, int] = _NO_LENGTHS,
+    ) -> Schedule:
+        """The schedule for `nodes`, which have the form that the recipe was made for.
+
+        `values` holds the values of each step's variables, `lengths` those of variables in the
+        sizes of places. Raises `MemoryError` with a note that names the largest values.
+        """
+        try:
+            buffers = self._buffers(nodes, lengths)
+        except MemoryError as error:
+            error.add_note(f"The largest values to be stored: {self._largest()}")
+            raise
+        results = [(nodes[node], buffers[place]) for node, place in self.results]
+        return Schedule(self, values, buffers, results)
+
+    def renumbered(self, numbers: Mapping[int, int], nodes: Sequence[LazyBuffer]) -> Recipe:
+        """The recipe for a graph in which the `nodes` have other `numbers`, or are missing.
+
+        The recipe itself holds the memory of missing nodes, such as the tables of a template.
+        """
+        places = []
+        for place in self.places:
+            if place.node is None:
+                places.append(place)
+            elif place.node in numbers:
+                places.append(replace(place, node=numbers[place.node]))
+            else:
+                table = _memory(place, nodes, place.size)
+                places.append(replace(place, node=None, table=table))
+        results = [(numbers[node], place) for node, place in self.results if node in numbers]
+        return replace(self, places=tuple(places), results=tuple(results))
+
+    @cached_property
+    def kernels(self) -> dict[str, list[LazyOp]]:
+        """The ASTs of the steps that are kernels, grouped by device."""
+        devices = [self.places[step.places[0]].device for step in self.steps]
+        return kernels_by_device(zip(devices, [step.ast for step in self.steps], strict=True))
+
+    @cached_property
+    def last_to_raise(self) -> int:
+        """The number of the last step that is a function of the host, which may raise.
+
+        0 if there is none, or only the first step is one.
+        """
+        steps = enumerate(self.steps)
+        return max([n for n, step in steps if step.ast.op is LoadOps.CUSTOM], default=0)
+
+    @cached_property
+    def writes_over(self) -> bool:
+        """True if a step writes to memory that a node has already."""
+        written = [place for step in self.steps for place in step.places[: step.outputs]]
+        return any([self._has_contents(self.places[place]) for place in written])
+
+    def _has_contents(self, place: Place) -> bool:
+        whole = place.whole
+        return place.node is not None or (
+            whole is not None and self._has_contents(self.places[whole])
+        )
+
+    def _largest(self) -> str:
+        """The shapes of the three values that take most memory, for a message."""
+        stored: dict[str, int] = {}
+        for step in self.steps:
+            roots = step.ast.src if step.ast.op is BufferOps.SINK else (step.ast,)
+            for root, place in zip(roots, step.places, strict=False):
+                if isinstance(root.op, LoadOps):
+                    continue
+                value = root.src[0] if root.op is BufferOps.STORE else root
+                nbytes = as_expr(self.places[place].size).max * value.dtype.itemsize
+                stored[f"{value.shape} {value.dtype} ({readable_bytes(nbytes)})"] = nbytes
+        return ", ".join(sorted(stored, key=lambda shown: -stored[shown])[:3])
+
+    def _buffers(self, nodes: list[LazyBuffer], lengths: Mapping[Expr, int]) -> list[Buffer]:
+        """The memory at each place."""
+        arenas = [Buffer(device, nbytes, dtypes.uint8) for device, nbytes in self.arenas]
+        buffers: list[Buffer] = []
+        for place in self.places:
+            size = place.size
+            if not isinstance(size, int):
+                size = size.infer(lengths)
+            if place.node is not None:
+                buffer = _memory(place, nodes, size)
+            elif place.table is not None:
+                buffer = place.table
+            elif place.arena is not None:
+                buffer = arenas[place.arena].view(place.offset, size, place.dtype)
+            elif place.whole is not None:
+                buffer = buffers[place.whole].view(place.offset, size)
+            else:
+                buffer = Buffer(place.device, size, place.dtype)
+            buffers.append(buffer)
+        return buffers
+
+
+def _memory(place: Place, nodes: Sequence[LazyBuffer], size: sint) -> Buffer:
+    """The memory of a node, or a part of it."""
+    assert place.node is not None
+    assert isinstance(size, int)
+    found = nodes[place.node].realized
+    assert found is not None, "a leaf lost its memory"
+    return found if size == found.size else found.view(place.offset, size)
+
+
+def kernels_by_device(steps: Iterable[tuple[str, LazyOp]]) -> dict[str, list[LazyOp]]:
+    """The ASTs of kernels, grouped by device; `steps` are pairs of a device and an AST."""
+    found: dict[str, list[LazyOp]] = {}
+    for device, ast in steps:
+        if not isinstance(ast.op, LoadOps):
+            found.setdefault(device, []).append(ast)
+    return found
+
+
+# *** the form of a graph ***
+
+
+@final
+class Form:
+    """The form of a graph: `key` is equal for graphs that one recipe serves.
+
+    `key` is None for graphs with a user's runner, or with two values of one variable. `values` has
+    the values of variables. `parts` are the nodes' parts of the key, if they are known.
+    """
+
+    def __init__(self, graph: Graph, parts: Sequence[Part] | None = None) -> None:
+        self.values: Values = {}
+        self.key: tuple[Hashable, ...] | None = None
+        self._consistent = all([is_known(node) for node in graph.everything])
+        if parts is None:
+            parts, _ = parts_of(graph.everything, graph.parts)
+        key = [self._free(part) for part in parts] if graph.symbolic else list(parts)
+        numbers = {node: number for number, node in enumerate(graph.everything)}
+        # Who needs a constant makes no difference: that gets no memory.
+        held = [node for node in graph.external if node.op is not LoadOps.CONST]
+        waiting = [node for node in held if node.realized is None]
+        for what, nodes in (
+            ("requested", graph.requested),
+            ("needed", waiting),
+            ("moved out", graph.moved_out),
+        ):
+            key.append((what, *sorted([numbers[node] for node in nodes])))
+        if self._consistent:
+            self.key = tuple(key)
+
+    def _free(self, arg: Any) -> Any:
+        """The argument with variables for bound values, which go to `values`."""
+        if isinstance(arg, tuple):
+            return tuple([self._free(part) for part in arg])
+        if isinstance(arg, View):
+            return self._free((arg.shape, arg.strides, arg.offset, arg.mask))
+        if not isinstance(arg, Expr):
+            return arg
+        free, values = unbind(arg)
+        for variable, value in values.items():
+            if self.values.setdefault(variable, value) != value:
+                self._consistent = False
+        return free

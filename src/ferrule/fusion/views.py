@@ -1,0 +1,108 @@
+"""Movements of memory as views of it, so that a load does them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import lru_cache
+from typing import final
+
+from ferrule.ir.expr import sint
+from ferrule.ir.lazy import LazyBuffer
+from ferrule.ir.lazyop import MovementOps
+from ferrule.ir.op_table import MOVEMENTS, PLAIN_MOVEMENTS
+from ferrule.ir.shape.layout import storage_view
+from ferrule.ir.shape.movement import reshape_view
+from ferrule.ir.shape.view import View
+
+dense = lru_cache(maxsize=4096)(storage_view)
+
+
+def move(view: View, node: LazyBuffer) -> View | None:
+    """The view after the movement `node`; None if no single view expresses it."""
+    row = MOVEMENTS.get(node.op)
+    return None if row is None or row.view is None else row.view(view, node.arg, node.shape)
+
+
+def reshape(view: View, shape: tuple[sint, ...]) -> View | None:
+    """The view under another shape; None if no single view expresses it."""
+    return reshape_view(view, shape, shape)
+
+
+def unmoved(node: LazyBuffer, view: View) -> tuple[LazyBuffer, View] | None:
+    """The source of a RESHAPE or a PERMUTE, and its view of memory if the node's is `view`.
+
+    None if no single view expresses it.
+    """
+    below = node.srcs[0]
+    if node.op is MovementOps.PERMUTE:
+        order = [node.arg.index(axis) for axis in range(len(node.arg))]
+        return below, view.permute(tuple(order))
+    narrower = reshape(view, below.shape)
+    return None if narrower is None else (below, narrower)
+
+
+def view_of(node: LazyBuffer, memory: LazyBuffer) -> View | None:
+    """The view of `memory` that the chain of movements down from `node` makes.
+
+    None if there is no such chain, or no single view expresses it.
+    """
+    chain: list[LazyBuffer] = []
+    while node is not memory:
+        if not is_movement(node):
+            return None
+        chain.append(node)
+        node = node.srcs[0]
+    view: View | None = dense(memory.shape)
+    for moved in reversed(chain):
+        view = None if view is None else move(view, moved)
+    return view
+
+
+@final
+class Views:
+    """The ends of chains of movements, and the views that the chains make of these."""
+
+    def __init__(self, roots: set[LazyBuffer], layouts: Mapping[LazyBuffer, View]) -> None:
+        self._roots = roots
+        self._layouts = layouts
+        self._known: dict[LazyBuffer, tuple[LazyBuffer, View] | None] = {}
+
+    def layout(self, node: LazyBuffer) -> View:
+        """The view of a node's elements in the memory that holds it."""
+        return self._layouts.get(node) or dense(node.shape)
+
+    def of(self, node: LazyBuffer) -> tuple[LazyBuffer, View] | None:
+        """The end of the chain of movements that begins at `node`, and the view of it.
+
+        The end is the first node that is in memory, or is no movement; `node` itself may be it.
+        None if no single view expresses the chain.
+        """
+        chain: list[LazyBuffer] = []
+        below = node
+        while below not in self._known and is_movement(below):
+            chain.append(below)
+            below = below.srcs[0]
+            if below in self._roots:
+                break
+        if chain and below in self._known and below not in self._roots:
+            found = self._known[below]
+        else:
+            found = (below, self.layout(below)) if _may_be_loaded(below, self._roots) else None
+        for moved in reversed(chain):
+            if found is not None:
+                view = move(found[1], moved)
+                found = None if view is None else (found[0], view)
+            self._known[moved] = found
+        if not chain and below in self._known:
+            return self._known[below]
+        return found
+
+
+def is_movement(node: LazyBuffer) -> bool:
+    """True for a plain movement that has no memory of its own."""
+    return node.op in PLAIN_MOVEMENTS and node.realized is None
+
+
+def _may_be_loaded(node: LazyBuffer, roots: set[LazyBuffer]) -> bool:
+    """True if a view of the node may be a load, or a constant."""
+    return node.realized is not None or node in roots or node.base_const() is not None

@@ -1,0 +1,1 @@
+"""What programs are made of: types, expressions, shapes, ops, and the lazy graph."""

@@ -1,0 +1,290 @@
+"""Fast path: a call like the last replayed one is recognised without reading its signature.
+
+Reading a signature takes longer than all the rest of a short call. So each argument of the last
+call is kept as a matcher that compares what the signature (`inputs.read_arguments`) would hold of
+it. If an argument differs, or has no matcher, the signature is read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Protocol, TypeAlias, final
+
+import numpy as np
+
+from ferrule.base.config import config
+from ferrule.base.containers import is_record
+from ferrule.base.threadstate import this_thread
+from ferrule.device import Device
+from ferrule.ir.buffer import Buffer
+from ferrule.ir.dtype import dtypes
+from ferrule.ir.expr import BoundVariable, Expr, Variable
+from ferrule.jit.hooks import hooks_of
+from ferrule.jit.inputs import Arguments, Chain, Reachable, follow, has_variables, is_copy
+from ferrule.jit.replay import Replay
+from ferrule.tensor import Tensor
+
+_COMPARED = frozenset({int, bool, str, bytes, type(None)})
+_REFUSED = (Expr, np.ndarray, np.generic, complex, range, slice, Tensor)
+"""Types that the signature compares by contents, and `==` alone cannot: they have no matcher."""
+
+
+Given: TypeAlias = tuple[list[Tensor], list[Buffer], dict[Variable, int]]
+"""The input of a replay: the tensors of a call, their memory, and the values of variables."""
+_Noted: TypeAlias = tuple[list[Tensor], list[Buffer], dict[Variable, int], list[Buffer]]
+"""The same, followed by the buffers that are others than in the last call."""
+
+
+class _Known(Protocol):
+    def accepts(self, value: Any, noted: _Noted) -> bool:
+        """True if the signature would hold the same of a value; notes its input to the replay."""
+
+
+@final
+class _Memory:
+    """The matcher of a tensor in memory, or a view, without a gradient: any tensor of its kind."""
+
+    __slots__ = ("_kind", "_memory", "_node", "_plain")
+
+    def __init__(self, kind: tuple[Any, ...], memory: Buffer, value: Tensor) -> None:
+        self._kind = kind
+        self._plain = kind[:4] if kind[4:] == _PLAIN else None
+        """The shape, dtype, device and bytes of a tensor that is no view and not on the tape."""
+        self._node = -1 if self._plain is None else value._cell.value.node.serial
+        """The serial number of the node of such a tensor."""
+        self._memory = memory.serial
+
+    def accepts(self, value: Any, noted: _Noted) -> bool:
+        if type(value) is not Tensor or value._grad is not None:
+            return False
+        held = value._cell.value
+        node = held.node
+        buffer = node.realized
+        if (
+            buffer is None
+            or held.edge is not None
+            or value._parent is not None
+            or value._leaf is not None
+            or value._detached
+        ):
+            found = _kind_of(value)
+            if found is None or found[0] != self._kind:
+                return False
+            buffer = found[1]
+        elif (  # nodes are immutable, so the same node needs no comparison
+            node.serial != self._node
+            and (node.shape, node.dtype, node.device, buffer.nbytes) != self._plain
+        ):
+            return False
+        tensors, buffers, _, others = noted
+        tensors.append(value)
+        buffers.append(buffer)
+        if buffer.serial != self._memory:
+            others.append(buffer)
+        return True
+
+
+def _kind_of(tensor: Tensor) -> tuple[tuple[Any, ...], Buffer] | None:
+    """The part of the signature for a tensor, and its memory; None if it is not in memory."""
+    held = tensor._cell.value if tensor._parent is None else tensor._read()
+    node = held.node
+    buffer = node.realized
+    chain: Chain = ()
+    if buffer is None:
+        found = follow(node)
+        if found is None:
+            return None
+        buffer, chain = found
+    memory = node.shape, node.dtype, node.device, buffer.nbytes, is_copy(tensor, node)
+    tape = tensor._leaf is None, held.edge is None, tensor._detached
+    return (*memory, hooks_of(tensor), chain, *tape), buffer
+
+
+_PLAIN = False, (), (), True, True, False
+"""The end of `_kind_of` for a tensor that is no view and not on the tape."""
+
+
+@final
+class _Plain:
+    """The matcher of a Python value: numbers and strings by equality, other objects by identity."""
+
+    __slots__ = ("_compared", "_kind", "_value")
+
+    def __init__(self, value: Any) -> None:
+        self._kind: type[Any] = type(value)
+        self._value = value
+        # 0.0 == -0.0, and NaN != NaN, so zeros and NaN have to be the same object.
+        self._compared = self._kind in _COMPARED or (self._kind is float and value != 0)
+
+    def accepts(self, value: Any, noted: _Noted) -> bool:
+        if value is self._value:
+            return True
+        return self._compared and type(value) is self._kind and bool(value == self._value)
+
+
+@final
+class _Bound:
+    """The matcher of a bound variable, with any value."""
+
+    __slots__ = ("_variable",)
+
+    def __init__(self, value: BoundVariable) -> None:
+        self._variable = value.unbound()[0]
+
+    def accepts(self, value: Any, noted: _Noted) -> bool:
+        if type(value) is not BoundVariable:
+            return False
+        variable, number = value.unbound()
+        # A variable with two values is an error; `read_arguments` raises it.
+        known = noted[2].setdefault(variable, number)
+        return variable is self._variable and known == number
+
+
+@final
+class _Container:
+    """The matcher of a list, a tuple or a dict, made of the matchers of its items."""
+
+    __slots__ = ("_keys", "_kind", "_parts")
+
+    def __init__(self, kind: type[Any], keys: list[Any] | None, parts: Sequence[_Known]) -> None:
+        self._kind = kind
+        self._keys = keys
+        self._parts = parts
+
+    def accepts(self, value: Any, noted: _Noted) -> bool:
+        if type(value) is not self._kind:
+            return False
+        if self._keys is not None:
+            if list(value) != self._keys:
+                return False
+            value = value.values()
+        if len(value) != len(self._parts):
+            return False
+        return all([one.accepts(part, noted) for one, part in zip(self._parts, value, strict=True)])
+
+
+def _known(value: Any) -> _Known | None:
+    """The matcher of an argument; None if only its signature can be compared."""
+    if type(value) is Tensor:
+        found = None if value._grad is not None else _kind_of(value)
+        return None if found is None or has_variables(found[0]) else _Memory(*found, value)
+    if hasattr(value, "__dict__") and isinstance(value, list | tuple | dict):
+        return None  # the signature includes the attributes of subclasses
+    if isinstance(value, list | tuple):
+        parts = _all_known(value)
+        return None if parts is None else _Container(type(value), None, parts)
+    if isinstance(value, dict):
+        keys = list(value)
+        parts = _all_known(value.values()) if {*map(type, keys)} <= {str} else None
+        return None if parts is None else _Container(type(value), keys, parts)
+    if type(value) is BoundVariable:
+        return _Bound(value)
+    return None if isinstance(value, _REFUSED) or is_record(value) else _Plain(value)
+
+
+def _all_known(values: Iterable[Any]) -> list[_Known] | None:
+    found = [_known(value) for value in values]
+    known = [one for one in found if one is not None]
+    return known if len(known) == len(found) else None
+
+
+@final
+class Recent:
+    """The replay used last, with matchers of its arguments; keeps no tensor and no memory alive."""
+
+    __slots__ = (
+        *("_accepts", "_apart", "_cells", "_config", "_default_float", "_default_int"),
+        *("_device", "_finds_inputs", "_names", "_reachable", "_recording", "_training"),
+        "replay",
+    )
+
+    def __init__(
+        self,
+        replay: Replay,
+        known: Sequence[_Known],
+        names: Sequence[str],
+        tensors: Sequence[Tensor],
+        buffers: Sequence[Buffer],
+        reachable: Reachable,
+    ) -> None:
+        self.replay = replay
+        self._accepts = list(enumerate([one.accepts for one in known]))
+        self._names = names
+        """The names of the keyword arguments, in the order of the call."""
+        self._training = this_thread.state.training
+        self._recording = this_thread.state.recording
+        self._config = config()
+        self._device = Device.known_default
+        self._default_float = dtypes.default_float
+        self._default_int = dtypes.default_int
+        self._reachable = reachable
+        # A copy-on-write copy is in the memory of the original, but has another cell.
+        self._cells = [id(tensor._cell) for tensor in tensors]
+        self._finds_inputs = bool(replay.found.used)
+        self._apart = self._are_apart(buffers)
+
+    @staticmethod
+    def of(
+        replay: Replay, arguments: Arguments, args: Sequence[Any], kwargs: Mapping[str, Any]
+    ) -> Recent | None:
+        """The fast path for calls like this one; None if an argument has no matcher."""
+        values = (*args, *[kwargs[name] for name in sorted(kwargs)])
+        fills_given = replay.fills and any(isinstance(v, list | tuple | dict) for v in values)
+        if arguments.parts or fills_given:
+            return None
+        known = _all_known(values)
+        if known is None:
+            return None
+        count = arguments.explicit
+        tensors, buffers = arguments.tensors[:count], arguments.buffers[:count]
+        return Recent(replay, known, list(kwargs), tensors, buffers, arguments.reachable)
+
+    def given(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Given | None:
+        """The input of the replay from a call; None if its signature has to be read."""
+        if not self._has_settings():
+            return None
+        values = args
+        if kwargs or self._names:
+            if list(kwargs) != self._names:
+                return None
+            values = (*args, *[kwargs[name] for name in sorted(kwargs)])
+        if len(values) != len(self._accepts):
+            return None
+        noted: _Noted = [], [], {}, []
+        for number, accepts in self._accepts:
+            if not accepts(values[number], noted):
+                return None
+        tensors, buffers, var_vals, others = noted
+        if others and not (self._apart and self._are_apart(buffers)):
+            return None
+        if not self._apart and [id(tensor._cell) for tensor in tensors] != self._cells:
+            return None
+        if self._finds_inputs and not self._has_found(tensors, buffers):
+            return None
+        return tensors, buffers, var_vals
+
+    def _has_settings(self) -> bool:
+        """True if `inputs.settings()` are the same as before, without a tuple of them."""
+        return (
+            this_thread.state.training is self._training
+            and this_thread.state.recording is self._recording
+            and config() is self._config
+            and Device.known_default == self._device
+            and dtypes.default_float is self._default_float
+            and dtypes.default_int is self._default_int
+        )
+
+    def _has_found(self, tensors: list[Tensor], buffers: list[Buffer]) -> bool:
+        """Adds the implicit inputs; True if they are of the same kinds as in the capture."""
+        replay = self.replay
+        signature = replay.found.add_to(tensors, buffers)
+        return signature == replay.found_key and not replay.watch.overlaps(buffers)
+
+    def _are_apart(self, buffers: Sequence[Buffer]) -> bool:
+        """True if no two buffers share memory, and the function does not reach any by itself."""
+        serials = set()
+        for buffer in buffers:
+            serials.add(buffer.base.serial)
+        if len(serials) != len(buffers) or not serials.isdisjoint(self._reachable.keys()):
+            return False
+        return not self.replay.watch.overlaps(buffers)

@@ -1,0 +1,357 @@
+"""Guards: conditions that must still hold for a replay of a captured call to be right."""
+
+from __future__ import annotations
+
+import operator
+import weakref
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from itertools import repeat
+from typing import Any, final
+
+from ferrule.engine.realize import realize
+from ferrule.ir.buffer import Buffer
+from ferrule.ir.dtype import dtypes
+from ferrule.ir.lazy import LazyBuffer
+from ferrule.jit.hooks import HooksBefore
+from ferrule.jit.inputs import Arguments
+from ferrule.jit.numbers import Numbers
+from ferrule.jit.places import Path, Place
+from ferrule.jit.reach import Owner, Reach, present_version
+from ferrule.jit.readers import leave_to_readers, readers, references, without_readers
+from ferrule.tensor import Tensor
+from ferrule.tensor.cell import Cell
+
+
+@final
+class _Watched:
+    """A guard on memory that the replay reads or writes."""
+
+    __slots__ = ("buffer", "memory", "node_serial", "owner", "realized", "written")
+
+    def __init__(self, owner: Owner, buffer: Buffer, written: bool) -> None:
+        node = present_version(owner)
+        self.owner = weakref.ref(owner)
+        self.node_serial = node.serial
+        self.realized = node.realized
+        """The buffer of the node: all of `buffer`, or a slice of it."""
+        self.buffer = buffer
+        self.memory = buffer.base
+        self.written = written
+        """True if the replay writes there."""
+
+    def problem(self) -> str | None:
+        """The reason why a replay would be wrong, or None; copies the contents for readers."""
+        owner = self.owner()
+        if owner is None:
+            return "a tensor that the function uses is gone"
+        node = present_version(owner)
+        # Without a write to a tensor it moves too: when a copy-on-write copy of it is written to.
+        is_there = node.serial == self.node_serial and node.realized is self.realized
+        if not is_there and not self._is_back(node):
+            return "a tensor that the function uses is in other memory now"
+        del node  # a reference to it would count as a reader
+        if self.written:
+            if self.memory._exports:
+                return "an array shares the memory of a tensor that the function writes"
+            if readers(owner):
+                leave_to_readers(owner)
+        return None
+
+    def _is_back(self, node: LazyBuffer) -> bool:
+        """True if a tensor that was written to since is still in the same memory."""
+        realize([node])
+        if node.realized is not self.buffer and node.realized is not self.realized:
+            return False
+        self.node_serial, self.realized = node.serial, node.realized
+        return True
+
+
+@final
+class _Unchanged:
+    """A fast check that no guarded tensor has changed at all.
+
+    It takes a few calls of C for all tensors; `_Watched.problem`, one by one, takes three times as
+    long.
+    """
+
+    def __init__(self, watched: Sequence[_Watched]) -> None:
+        written = [one for one in watched if one.written]
+        self._written = len(written)
+        self._owners = [one.owner for one in written]
+        self._owners += [one.owner for one in watched if not one.written]
+        cells: list[Any] = list(map(operator.call, self._owners))
+        self._serials = list(map(_serial_of, cells))
+        self._realized = list(map(_realized_of, cells))
+        self._memories = [one.memory for one in written]
+        self._references = without_readers(cells[: self._written])
+
+    def holds(self) -> bool:
+        """True if all memory is where it was, and the written part has no exports or readers."""
+        cells: list[Any] = list(map(operator.call, self._owners))
+        try:
+            if list(map(_serial_of, cells)) != self._serials:
+                return False
+            if not all(map(operator.is_, map(_realized_of, cells), self._realized)):
+                return False
+        except AttributeError:
+            return False  # a tensor is gone
+        del cells[self._written :]
+        if any(map(_exports_of, self._memories)) or any(map(_caches_of, cells)):
+            return False
+        return references(cells) == self._references
+
+
+_serial_of = operator.attrgetter("value.node.serial")
+_realized_of = operator.attrgetter("value.node.realized")
+_exports_of = operator.attrgetter("_exports")
+_caches_of = operator.attrgetter("caches")
+
+
+@final
+class _Memories:
+    """The guards on all memory that the replay reads or writes."""
+
+    def __init__(self) -> None:
+        self._tensors: list[_Watched] = []
+        self._others: list[_Watched] = []
+        """The guards on memory whose owner is a storage without a cell."""
+        self._unchanged: _Unchanged | None = None
+
+    def add(self, watched: _Watched) -> None:
+        """Adds a guard."""
+        belongs = type(watched.owner()) is Cell
+        (self._tensors if belongs else self._others).append(watched)
+        self._unchanged = None
+
+    def problem(self) -> str | None:
+        """The reason why a replay would be wrong; None if all guards hold."""
+        if self._unchanged is None or not self._unchanged.holds():
+            self._unchanged = None
+            for watched in self._tensors:
+                problem = watched.problem()
+                if problem is not None:
+                    return problem
+            self._unchanged = _Unchanged(self._tensors)
+        for watched in self._others:
+            problem = watched.problem()
+            if problem is not None:
+                return problem
+        return None
+
+
+def _moved(place: Place) -> str:
+    """The reason to give when a place has another content than before."""
+    if isinstance(place.holder, dict):
+        return f"{place.key!r} is another object now"
+    if isinstance(place.holder, Tensor) and place.key == "grad":
+        return (
+            f"the gradient of a tensor of shape {place.holder.shape} was made anew outside, and "
+            "the function adds to it; have it zero all gradients that it adds to"
+        )
+    return "something that the function uses is another object now"
+
+
+@final
+class _Contents:
+    """The guards on places: each must still hold the same object."""
+
+    def __init__(self) -> None:
+        self._found: dict[tuple[int, Any], tuple[Place, Any]] = {}
+        self._gets: list[Callable[[], Any]] | None = None
+        self._children: list[Any] = []
+
+    def add(self, place: Place, child: Any) -> None:
+        """Adds a place and its content."""
+        self._found[place.identity] = place, child
+        self._gets = None
+
+    def __contains__(self, place: Place) -> bool:
+        return place.identity in self._found
+
+    def problem(self) -> str | None:
+        """The message for a place with another content; None if there is none.
+
+        One call of C compares all places.
+        """
+        if self._gets is None:
+            self._gets = [place.getter() for place, _ in self._found.values()]
+            self._children = [child for _, child in self._found.values()]
+        try:
+            same = all(map(operator.is_, map(operator.call, self._gets), self._children))
+        except (IndexError, ValueError):
+            same = False  # a place is empty now
+        if same:
+            return None
+        for place, child in self._found.values():
+            if place.get() is not child:
+                return _moved(place)
+        return None
+
+
+@final
+class _Leaves:
+    """The guard on the set of leaves: the same tensors collect gradients as in the capture."""
+
+    def __init__(self, tensors: Iterable[Tensor]) -> None:
+        floats = [tensor for tensor in tensors if dtypes.is_float(tensor.dtype)]
+        self._tensors = list(map(weakref.ref, floats))
+        self._collect_none = [tensor._leaf is None for tensor in floats]
+
+    def __bool__(self) -> bool:
+        return bool(self._tensors)
+
+    def have_changed(self) -> bool:
+        """True if a tensor became a leaf, or is no longer one."""
+        try:
+            leaves = map(_leaf_of, map(operator.call, self._tensors))
+            return list(map(operator.is_, leaves, repeat(None))) != self._collect_none
+        except AttributeError:  # some are gone
+            pairs = [*zip(self._tensors, self._collect_none, strict=True)]
+            pairs = [(tensor, collects) for tensor, collects in pairs if tensor() is not None]
+            self._tensors = [tensor for tensor, _ in pairs]
+            self._collect_none = [collects for _, collects in pairs]
+            return self.have_changed()
+
+
+_leaf_of = operator.attrgetter("_leaf")
+
+
+@final
+class Watch:
+    """The guards of a replay: everything that it depends on besides its signature."""
+
+    def __init__(self) -> None:
+        self._memory = _Memories()
+        self._contents = _Contents()
+        self._numbers: Numbers | None = None
+        self._without_gradient: list[weakref.ref[Tensor]] = []
+        self._hooks = HooksBefore(())
+        self._leaves = _Leaves(())
+        self._constants: list[tuple[weakref.ref[Cell], int]] = []
+        self._used: frozenset[int] = frozenset()
+        """The memory from outside that the replay uses, by serial number."""
+        self._updated: frozenset[int] = frozenset()
+        """The memory from outside that the replay writes to."""
+        self._written: list[int] = []
+        """The numbers of the arguments that the replay writes to."""
+        self._unshared: list[int] = []
+        """The numbers of the arguments that must not be in the used memory."""
+        self._outside = False
+        """True if there are guards on anything besides the arguments."""
+
+    # -- outside of the arguments ------------------------------------------------------------------
+
+    def add(self, owner: Owner, buffer: Buffer, written: bool) -> None:
+        """Adds a guard on memory that is now in `buffer`."""
+        self._memory.add(_Watched(owner, buffer, written))
+        self._outside = True
+
+    def add_path(self, path: Path) -> None:
+        """Adds guards on all places of a path: they keep their content."""
+        for place, child in path:
+            self._contents.add(place, child)
+            self._outside = True
+
+    def watches(self, place: Place) -> bool:
+        """True if there is a guard on a place."""
+        return place in self._contents
+
+    def add_tensor(self, tensor: Tensor, reach: Reach) -> bool:
+        """Adds guards on all places of a tensor; False if one of them has changed already."""
+        for steps in reach.ways_to(tensor):
+            if not all(step.get() is child for step, child in steps):
+                return False
+            self.add_path(steps)
+        return True
+
+    def add_constant(self, cell: Cell) -> None:
+        """Adds a guard on a constant: its value stays the same."""
+        self._constants.append((weakref.ref(cell), cell.value.node.serial))
+        self._outside = True
+
+    def add_numbers(self, numbers: Numbers) -> None:
+        """Adds guards on the numbers that the function finds by itself, and on their places."""
+        if numbers:
+            self._numbers = numbers
+            self._outside = True
+        self.add_path(numbers.path)
+
+    def add_no_gradient(self, tensor: Tensor) -> None:
+        """Adds a guard that a tensor has no gradient: a backward pass would add to it."""
+        self._without_gradient.append(weakref.ref(tensor))
+        self._outside = True
+
+    def add_leaves(self, tensors: Sequence[Tensor]) -> None:
+        """Adds guards on the tensors: the same ones stay leaves, and they keep their hooks."""
+        self._leaves = _Leaves(tensors)
+        self._hooks = HooksBefore(tensors)
+        self._outside = self._outside or bool(self._leaves)
+
+    # -- the arguments -----------------------------------------------------------------------------
+
+    def add_arguments(
+        self, arguments: Arguments, used: Collection[int], updated: Mapping[int, Buffer]
+    ) -> None:
+        """Notes the memory from outside that is `used`, and all memory that is `updated`."""
+        self._used = frozenset(used)
+        self._updated = self._used & updated.keys()
+        for number, buffer in enumerate(arguments.buffers):
+            tensor = arguments.tensors[number]
+            written = buffer.base.serial in updated
+            if written:
+                self._written.append(number)
+            if written or tensor.requires_grad:
+                self._unshared.append(number)
+
+    def overlaps(self, buffers: Sequence[Buffer]) -> bool:
+        """True if an argument is in memory from outside, and a write or a gradient makes it matter.
+
+        In the captured call it was in memory of its own. The gradients at the end of `buffers` may
+        be missing.
+        """
+        if not self._used:
+            return False
+        given = [number for number in self._unshared if number < len(buffers)]
+        return any([buffers[number].base.serial in self._used for number in given]) or any(
+            [buffer.base.serial in self._updated for buffer in buffers]
+        )
+
+    def writes_arguments(self) -> bool:
+        """True if the replay writes to any of its arguments."""
+        return bool(self._written)
+
+    def written(self, buffers: Sequence[Buffer]) -> list[Buffer]:
+        """The arguments that the replay writes to."""
+        return [buffers[number] for number in self._written]
+
+    # -- before each replay ------------------------------------------------------------------------
+
+    def problem(self, tensors: Sequence[Tensor], buffers: Sequence[Buffer]) -> str | None:
+        """The reason why a replay with these arguments would be wrong; None if all guards hold."""
+        for number in self._written:
+            if buffers[number].exports:
+                return "an array shares the memory of an argument that the function writes"
+            leave_to_readers(tensors[number]._cell)
+        return self._problem_outside() if self._outside else None
+
+    def _problem_outside(self) -> str | None:
+        if self._numbers is not None:
+            changed = self._numbers.problem()
+            if changed is not None:
+                return changed
+        moved = self._contents.problem()
+        if moved is not None:
+            return moved
+        for parameter in self._without_gradient:
+            tensor = parameter()
+            if tensor is not None and tensor._grad is not None:
+                return "there is a gradient where there was none"
+        if self._leaves.have_changed():
+            return "other tensors require a gradient now"
+        if self._hooks.have_changed():
+            return "a parameter has other hooks now"
+        for reference, serial in self._constants:
+            cell = reference()
+            if cell is None or cell.value.node.serial != serial:
+                return "a constant that the function may use has changed"
+        return self._memory.problem()

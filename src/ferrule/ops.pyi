@@ -1,0 +1,2 @@
+# What type checkers find at a documented path; see `imports.py` for how programs do.
+from ferrule.ir.lazyop import *

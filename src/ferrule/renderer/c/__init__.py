@@ -1,0 +1,1 @@
+"""Programs as C, CUDA C and OpenCL C."""

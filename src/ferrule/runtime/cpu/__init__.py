@@ -1,0 +1,58 @@
+"""The device CPU: kernels are native code, run by this process on all its cores.
+
+`docs/design/cpu-runtime.md` has the reasons for its design, with the measurements.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, final
+
+from ferrule.device import Compiled, CompileError
+from ferrule.ir.target import Target
+from ferrule.renderer.base import Renderer
+from ferrule.runtime.cpu.elf import ObjectError
+from ferrule.runtime.cpu.graph import CPUGraph
+from ferrule.runtime.cpu.llvm import CPUCompiler, host_compiler
+from ferrule.runtime.cpu.memory import CPUAllocator, CPUMemory
+from ferrule.runtime.cpu.program import CPUProgram
+
+if TYPE_CHECKING:
+    from ferrule.codegen.uops import UOp
+
+__all__ = [
+    "CPUAllocator",
+    "CPUCompiler",
+    "CPUGraph",
+    "CPUMemory",
+    "CPUProgram",
+    "CompileError",
+    "ObjectError",
+    "device",
+]
+
+
+@final
+class _HostRenderer(Renderer):
+    """`LLVMRenderer`, imported for the first kernel: a kernel from the disk cache does
+    not need it.
+    """
+
+    def __init__(self, target: Target) -> None:
+        self.target = target
+
+    def render(self, name: str, uops: Sequence[UOp]) -> str:
+        """The LLVM IR of a kernel."""
+        from ferrule.renderer.llvm.ir import LLVMRenderer
+
+        return LLVMRenderer(self.target).render(name, uops)
+
+
+def device(name: str) -> Compiled:
+    """The CPU as a device. Raises `OSError` on a system that it does not run on."""
+    if sys.platform == "win32":
+        raise OSError("the CPU device does not run on Windows; use the device NUMPY")
+    compiler = host_compiler()
+    renderer = _HostRenderer(compiler.target)
+    return Compiled(name, CPUAllocator(), renderer, compiler, CPUProgram, CPUGraph)

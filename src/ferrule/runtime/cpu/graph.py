@@ -1,0 +1,164 @@
+"""A batch of captured kernels on the CPU, replayed by one native call.
+
+The argument tables of all kernels are ready in memory. A replay packs the addresses of the inputs
+and the values of the variables into one byte string. The native code copies them to the tables'
+slots, and runs one kernel after the other.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+import weakref
+from collections.abc import Mapping, Sequence
+from typing import Any, final
+
+from ferrule.base.config import config
+from ferrule.base.records import dataclass
+from ferrule.device import BufferCopy, CompiledASTRunner
+from ferrule.device.capture import GraphException, GraphExecutor, JitItem, Turns
+from ferrule.ir.buffer import Buffer
+from ferrule.ir.expr import Variable
+from ferrule.runtime.cpu.memory import CPUMemory
+from ferrule.runtime.cpu.pool import record
+from ferrule.runtime.cpu.program import CPUProgram, native_runtime, table_packer
+
+_SLOT_BYTES = 8  # bytes of an address or a value in a table
+
+
+@final
+@dataclass(frozen=True)
+class _Step:
+    """One item as the native code takes it: two functions, and a table for them."""
+
+    body: int
+    extent: int
+    table: list[int]
+    n_buffers: int
+    """The number of slots that are addresses; the values of `variables` follow."""
+    variables: tuple[Variable, ...]
+
+
+@final
+class CPUGraph(GraphExecutor):
+    """The items of `jit_cache`, ready to be replayed with other inputs and other values.
+
+    If an item uses one of `input_rawbuffers`, each call replaces it by its own input of that
+    number. All other buffers are those of the items, which the graph keeps alive.
+
+    Raises `GraphException` if an item is neither a kernel of the CPU nor a copy inside it.
+    """
+
+    def __init__(
+        self,
+        jit_cache: list[JitItem],
+        input_rawbuffers: Sequence[Buffer],
+        var_vals: dict[Any, int],
+    ) -> None:
+        super().__init__(jit_cache, input_rawbuffers)
+        steps = [_step(item, var_vals) for item in jit_cache]
+        self._inputs = sorted(set(self.replaced.values()))
+        self._build(steps, self.replaced)
+        self._pack = table_packer(len(self._inputs) + len(self.vars)).pack
+        self._threads = native_runtime().threads
+        self._turns = Turns(self.name)
+        _graphs.add(self)
+
+    def _build(self, steps: list[_Step], replaced: Mapping[tuple[int, int], int]) -> None:
+        """Lays out the native records: tables, items, patches, and the batch that has them all."""
+        runtime = native_runtime()
+        self._tables, address = record(value for step in steps for value in step.table)
+        places = {number: place for place, number in enumerate(self._inputs)}
+        items: list[int] = []
+        patches: list[int] = []
+        for j, step in enumerate(steps):
+            items += [step.body, step.extent, address, 0]
+            for i in range(step.n_buffers):
+                if (j, i) in replaced:
+                    patches += [address + _SLOT_BYTES * i, places[replaced[j, i]]]
+            for i, variable in enumerate(step.variables, start=step.n_buffers):
+                place = len(places) + self.vars.index(variable)
+                patches += [address + _SLOT_BYTES * i, place]
+            address += _SLOT_BYTES * len(step.table)
+        self._items, items_address = record(items)
+        self._patches, patches_address = record(patches)
+        n_patches = len(patches) // 2
+        self._batch, batch_address = record(
+            [items_address, len(steps), patches_address, n_patches, runtime.pool, 0, 0]
+        )
+        self._replay = runtime.replayer(batch_address)
+
+    def __call__(
+        self,
+        input_rawbuffers: Sequence[Buffer],
+        var_vals: dict[Any, int],
+        wait: bool = False,
+        jit: bool = False,
+    ) -> float | None:
+        """Run all items, in order; they are finished on return.
+
+        Gives the seconds it took if `wait`. Several threads take turns, as there is one copy of the
+        buffers between the kernels. A `KeyboardInterrupt` leaves the graph as good as before.
+        """
+        settings = config()
+        wait = wait or settings.DEBUG >= 2
+        values: list[int] = []
+        for number in self._inputs:
+            memory = input_rawbuffers[number]._buf
+            values.append(0 if memory is None else memory.address)
+        for variable in self.vars:
+            values.append(variable.infer(var_vals))
+        inputs = self._pack(*values)
+        threads = self._threads(settings)
+        started = time.perf_counter() if wait else 0.0
+        turns = self._turns
+        with turns.lock:  # `turns.take`, without another call
+            if turns.inside:
+                raise turns.reentered()
+            turns.inside = True
+            try:
+                more = self._replay(inputs, threads)
+                while more:
+                    # Its slice of time was over; here Python handles signals.
+                    more = self._replay(threads)
+            finally:
+                turns.inside = False
+        seconds = time.perf_counter() - started if wait else None
+        self.count(len(input_rawbuffers), var_vals, seconds, jit)
+        return seconds
+
+
+def _step(item: JitItem, var_vals: dict[Any, int]) -> _Step:
+    runner: Any = item.prg
+    handles: list[Any] = [None if buffer is None else buffer._buf for buffer in item.rawbufs]
+    if isinstance(runner, CompiledASTRunner) and isinstance(runner.program, CPUProgram):
+        addresses = [0 if handle is None else handle.address for handle in handles]
+        values = [variable.infer(var_vals) for variable in runner.vars]
+        program = runner.program
+        return _Step(program.body, program.extent, addresses + values, len(handles), runner.vars)
+    if isinstance(runner, BufferCopy) and all(isinstance(handle, CPUMemory) for handle in handles):
+        return _copy_step(*handles)
+    name = runner.name or type(runner).__name__
+    raise GraphException(f"CPUGraph: {name} is neither a kernel of the CPU nor a copy inside it")
+
+
+def _copy_step(dest: CPUMemory, src: CPUMemory) -> _Step:
+    distance = abs(dest.address - src.address)
+    if dest.nbytes != src.nbytes or 0 < distance < src.nbytes:
+        raise GraphException(
+            f"CPUGraph: a copy of {src.nbytes} bytes to {dest.nbytes} bytes, {distance} bytes away"
+        )
+    body, extent = native_runtime().copy
+    return _Step(body, extent, [dest.address, src.address, src.nbytes], 2, ())
+
+
+_graphs: weakref.WeakSet[CPUGraph] = weakref.WeakSet()
+
+
+def _after_fork() -> None:
+    for graph in list(_graphs):
+        graph._turns.forget()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)

@@ -1,0 +1,272 @@
+"""The native part of running kernels, as LLVM IR text: thread pool, launch, replay of a batch.
+
+It is compiled and cached like kernels, and the module `pool` calls it. All state is in three
+records of 8-byte slots, whose offsets are the constants below.
+
+Every call has a **slice** of time. After it no more blocks are handed out, and the call returns the
+number of chunks that are taken. Python can then handle signals, and go on from there. Chunks may be
+run in any partition and order (by the binary interface of kernels), so no bit depends on any of
+this.
+"""
+
+from __future__ import annotations
+
+from string import Template
+
+from ferrule.runtime.cpu import native_parts, native_pool
+
+# Records. A pool's parts that different threads write are in cache lines of their own.
+POOL_GATE, POOL_JOB = 0, 4
+POOL_BODY, POOL_TABLE, POOL_TOTAL, POOL_BLOCK = 8, 16, 24, 32
+POOL_NEXT = 64
+POOL_SLEEPERS, POOL_QUIT, POOL_MUTEX, POOL_CONDITION = 128, 132, 136, 200
+POOL_CORE, POOL_BUSY, POOL_SLICE, POOL_SPIN = 264, 320, 328, 336
+ALIGNMENT = 64
+
+PROGRAM_BODY, PROGRAM_EXTENT, PROGRAM_POOL, PROGRAM_TICKS = 0, 8, 16, 24
+
+BATCH_ITEMS, BATCH_N_ITEMS, BATCH_PATCHES, BATCH_N_PATCHES = 0, 8, 16, 24
+BATCH_POOL, BATCH_ITEM, BATCH_TAKEN = 32, 40, 48
+
+ITEM_BODY, ITEM_EXTENT, ITEM_TABLE, ITEM_TICKS = 0, 8, 16, 24
+ITEM_BYTES = 32
+
+PATCH_SLOT, PATCH_INPUT = 0, 8
+PATCH_BYTES = 16
+
+WORKER, STOP = "ferrule.worker", "ferrule.stop"
+LAUNCH, REPLAY = "ferrule.launch", "ferrule.replay"
+COPY, COPY_EXTENT = "ferrule.copy", "ferrule.copy.extent"
+PYTHON_LAUNCH, PYTHON_REPLAY = "ferrule.python_launch", "ferrule.python_replay"
+
+# Numbers of the scheduler. Blocks are for balance among threads, and for a look at the clock in
+# between. There are many, but not so many that handing them out takes longer than a block. A kernel
+# that took no time in its last run gets one block for each thread: then a thread also gets the part
+# of the data that it had before. Not measured one by one.
+BLOCKS_A_THREAD = 16
+BLOCKS_ALONE = 64  # blocks of a call that has one thread
+LARGEST_BLOCK = 256  # chunks
+SPINS_BETWEEN_CLOCKS = 32  # turns of an idle worker's loop for each look at the clock
+LOG2_COPY_CHUNK = 20  # a chunk of a copy is a mebibyte
+NOTHING_LEFT = 1 << 31  # more than there are units
+
+# The names that the texts may use: all constants so far.
+_CONSTANTS = {name: value for name, value in vars().items() if isinstance(value, int | str)}
+
+_LAUNCH = """
+; What %taken, at first 0, leaves of a kernel. 0: finished; else call again with what is returned.
+define i64 @"$LAUNCH"(ptr %program, ptr %table, i64 %taken, i64 %threads) nounwind {
+entry:
+  $SEE_NEW_CODE
+  %body = load ptr, ptr %program
+  %extent_at = getelementptr i8, ptr %program, i64 $PROGRAM_EXTENT
+  %extent = load ptr, ptr %extent_at
+  %mode = call i32 @default_float_mode()
+  %total = call i64 %extent(ptr %table)
+  %one = icmp eq i64 %total, 1
+  br i1 %one, label %direct, label %several
+direct:
+  call void %body(ptr %table, i64 0, i64 1)
+  call void @restore_float_mode(i32 %mode)
+  ret i64 0
+several:
+  %pool_at = getelementptr i8, ptr %program, i64 $PROGRAM_POOL
+  %pool = load ptr, ptr %pool_at
+  %mine = call i64 @acquire(ptr %pool, i64 %threads)
+  %ticks_at = getelementptr i8, ptr %program, i64 $PROGRAM_TICKS
+  %ticks = load atomic i64, ptr %ticks_at monotonic, align 8
+  %begin = call i64 @ticks()
+  %deadline = call i64 @deadline(ptr %pool, i64 %begin)
+  %reached = call i64 @run_item(
+    ptr %pool, ptr %body, ptr %table, i64 %total, i64 %taken, i64 %mine, i64 %deadline,
+    i64 %ticks)
+  %now = call i64 @ticks()
+  %took = sub i64 %now, %begin
+  store atomic i64 %took, ptr %ticks_at monotonic, align 8
+  call void @release(ptr %pool, i64 %mine)
+  call void @restore_float_mode(i32 %mode)
+  ret i64 %reached
+}
+"""
+
+_REPLAY = """
+; Writes the inputs to the argument tables that hold them.
+define internal void @patch(ptr %batch, ptr %inputs) nounwind {
+entry:
+  %patches_at = getelementptr i8, ptr %batch, i64 $BATCH_PATCHES
+  %count_at = getelementptr i8, ptr %batch, i64 $BATCH_N_PATCHES
+  %patches = load ptr, ptr %patches_at
+  %count = load i64, ptr %count_at
+  %any = icmp sgt i64 %count, 0
+  br i1 %any, label %next, label %done
+next:
+  %index = phi i64 [ 0, %entry ], [ %index_more, %next ]
+  %offset = mul i64 %index, $PATCH_BYTES
+  %patch = getelementptr i8, ptr %patches, i64 %offset
+  %slot = load ptr, ptr %patch
+  %input_at = getelementptr i8, ptr %patch, i64 $PATCH_INPUT
+  %input = load i64, ptr %input_at
+  %value_at = getelementptr i64, ptr %inputs, i64 %input
+  %value = load i64, ptr %value_at, align 1
+  store i64 %value, ptr %slot
+  %index_more = add i64 %index, 1
+  %more = icmp slt i64 %index_more, %count
+  br i1 %more, label %next, label %done
+done:
+  ret void
+}
+
+; Runs a batch: from the start with new inputs, or, if %inputs is null, from where it stopped.
+; 0: finished; 1: call again, without inputs.
+define i64 @"$REPLAY"(ptr %batch, ptr %inputs, i64 %threads) nounwind {
+entry:
+  %items_at = getelementptr i8, ptr %batch, i64 $BATCH_ITEMS
+  %count_at = getelementptr i8, ptr %batch, i64 $BATCH_N_ITEMS
+  %pool_at = getelementptr i8, ptr %batch, i64 $BATCH_POOL
+  %item_at = getelementptr i8, ptr %batch, i64 $BATCH_ITEM
+  %taken_at = getelementptr i8, ptr %batch, i64 $BATCH_TAKEN
+  %items = load ptr, ptr %items_at
+  %count = load i64, ptr %count_at
+  %pool = load ptr, ptr %pool_at
+  %going_on = icmp eq ptr %inputs, null
+  br i1 %going_on, label %begin, label %first
+first:
+  call void @patch(ptr %batch, ptr %inputs)
+  store i64 0, ptr %item_at
+  store i64 0, ptr %taken_at
+  br label %begin
+begin:
+  $SEE_NEW_CODE
+  %first_item = load i64, ptr %item_at
+  %first_taken = load i64, ptr %taken_at
+  %mode = call i32 @default_float_mode()
+  %mine = call i64 @acquire(ptr %pool, i64 %threads)
+  %first_time = call i64 @ticks()
+  %deadline = call i64 @deadline(ptr %pool, i64 %first_time)
+  br label %test
+test:
+  %number = phi i64 [ %first_item, %begin ], [ %number_more, %after ]
+  %taken = phi i64 [ %first_taken, %begin ], [ 0, %after ]
+  %before = phi i64 [ %first_time, %begin ], [ %now, %after ]
+  %left = icmp slt i64 %number, %count
+  br i1 %left, label %run, label %end
+run:
+  %offset = mul i64 %number, $ITEM_BYTES
+  %item = getelementptr i8, ptr %items, i64 %offset
+  %extent_at = getelementptr i8, ptr %item, i64 $ITEM_EXTENT
+  %table_at = getelementptr i8, ptr %item, i64 $ITEM_TABLE
+  %ticks_at = getelementptr i8, ptr %item, i64 $ITEM_TICKS
+  %body = load ptr, ptr %item
+  %extent = load ptr, ptr %extent_at
+  %table = load ptr, ptr %table_at
+  %total = call i64 %extent(ptr %table)
+  %one = icmp eq i64 %total, 1
+  br i1 %one, label %direct, label %several
+direct:
+  call void %body(ptr %table, i64 0, i64 1)
+  br label %after
+several:
+  %ticks = load i64, ptr %ticks_at
+  %reached = call i64 @run_item(
+    ptr %pool, ptr %body, ptr %table, i64 %total, i64 %taken, i64 %mine, i64 %deadline,
+    i64 %ticks)
+  %finished = icmp eq i64 %reached, 0
+  br i1 %finished, label %after, label %interrupted
+after:
+  %number_more = add i64 %number, 1
+  %now = call i64 @ticks()
+  %took = sub i64 %now, %before
+  store i64 %took, ptr %ticks_at
+  %late = icmp sgt i64 %now, %deadline
+  br i1 %late, label %between, label %test
+between:
+  %rest = icmp slt i64 %number_more, %count
+  br i1 %rest, label %interrupted, label %end
+interrupted:
+  %stop_item = phi i64 [ %number, %several ], [ %number_more, %between ]
+  %stop_taken = phi i64 [ %reached, %several ], [ 0, %between ]
+  store i64 %stop_item, ptr %item_at
+  store i64 %stop_taken, ptr %taken_at
+  br label %end
+end:
+  %result = phi i64 [ 0, %test ], [ 0, %between ], [ 1, %interrupted ]
+  call void @release(ptr %pool, i64 %mine)
+  call void @restore_float_mode(i32 %mode)
+  ret i64 %result
+}
+"""
+
+_COPY = """
+declare ptr @memmove(ptr, ptr, i64)
+
+; A kernel that copies: destination, source, bytes; a chunk is a mebibyte.
+define i64 @"$COPY_EXTENT"(ptr %args) nounwind {
+  %bytes_at = getelementptr i8, ptr %args, i64 16
+  %bytes = load i64, ptr %bytes_at
+  %last = add i64 %bytes, -1
+  %whole = ashr i64 %last, $LOG2_COPY_CHUNK
+  %chunks = add i64 %whole, 1
+  ret i64 %chunks
+}
+
+define void @"$COPY"(ptr %args, i64 %start, i64 %stop) nounwind {
+  %from_at = getelementptr i8, ptr %args, i64 8
+  %bytes_at = getelementptr i8, ptr %args, i64 16
+  %to = load ptr, ptr %args
+  %from = load ptr, ptr %from_at
+  %bytes = load i64, ptr %bytes_at
+  %first = shl i64 %start, $LOG2_COPY_CHUNK
+  %full = shl i64 %stop, $LOG2_COPY_CHUNK
+  %end = call i64 @llvm.smin.i64(i64 %full, i64 %bytes)
+  %size = sub i64 %end, %first
+  %to_first = getelementptr i8, ptr %to, i64 %first
+  %from_first = getelementptr i8, ptr %from, i64 %first
+  %moved = call ptr @memmove(ptr %to_first, ptr %from_first, i64 %size)
+  ret void
+}
+"""
+
+# System call numbers of Linux, and the numbers of the systems' monotonic clocks.
+_SYSTEM_CALLS = {
+    "x86-64": {"FUTEX": 202, "SET_AFFINITY": 203, "GET_AFFINITY": 204},
+    "aarch64": {"FUTEX": 98, "SET_AFFINITY": 122, "GET_AFFINITY": 123},
+}
+_MONOTONIC_CLOCK = {"linux": 1, "darwin": 6}
+
+# The parts that depend on the processor: its source, the instruction of a thread before it may run
+# code that another thread has loaded, and log2 of the least ticks of a block, about 5 us.
+_PROCESSORS = {
+    "x86-64": (native_parts.X86_64, "", 14),
+    "aarch64": (
+        native_parts.CLOCK + native_parts.AARCH64,
+        "call void @llvm.aarch64.isb(i32 15)",
+        12,
+    ),
+}
+_OTHER_PROCESSOR = (native_parts.CLOCK + native_parts.ANY_PROCESSOR, "", 12)
+
+
+def ir(arch: str, system: str, for_python: bool) -> str:
+    """The source of the native runtime for a processor ("x86-64", …) and `sys.platform`.
+
+    `for_python` adds the functions that the interpreter can call directly. Linux sleeps by futex,
+    other systems by a POSIX condition variable.
+    """
+    has_futex = system == "linux" and arch in _SYSTEM_CALLS
+    processor, see_new_code, log2_block_ticks = _PROCESSORS.get(arch, _OTHER_PROCESSOR)
+    parts = [
+        processor,
+        native_parts.FUTEX if has_futex else native_parts.CONDITION,
+        native_pool.POOL,
+        _LAUNCH,
+        _REPLAY,
+        _COPY,
+    ]
+    if for_python:
+        parts.append(native_parts.PYTHON)
+    return Template("".join(parts)).substitute(
+        {**_CONSTANTS, **_SYSTEM_CALLS.get(arch, {})},
+        MONOTONIC=_MONOTONIC_CLOCK.get(system, 1),
+        SEE_NEW_CODE=see_new_code,
+        LOG2_BLOCK_TICKS=log2_block_ticks,
+    )

@@ -1,0 +1,225 @@
+"""Running native kernels from Python: worker threads, launches, replays. See `native` for the rest.
+
+The workers are daemon threads of Python inside a native function, without the GIL, so nothing but
+`threading.Thread` creates and joins them. They are started when first needed. A forked child begins
+without any, and at the interpreter's exit they are told to return.
+"""
+
+from __future__ import annotations
+
+import atexit
+import ctypes
+import mmap
+import os
+import sys
+import threading
+from array import array
+from collections.abc import Callable, Iterable
+from functools import partial
+from typing import Any, TypeAlias, final
+
+from ferrule.base.config import Config
+from ferrule.runtime.cpu import native, native_parts
+from ferrule.runtime.cpu.elf import LoadedObject
+
+Launch: TypeAlias = Callable[[bytes, int, int], int]
+"""`launch(table, taken, threads)` runs the chunks from `taken` on, at first 0. It returns 0 when
+all are done; otherwise the `taken` to go on with.
+"""
+
+Replay: TypeAlias = Callable[..., int]
+"""`replay(inputs, threads)` begins, `replay(threads)` goes on: 0 when done, else 1."""
+
+# Functions that the native code may call. Kernels call memory functions only.
+_MEMORY = ("memcpy", "memmove", "memset")
+_THREADS = ("clock_gettime", "sched_getcpu", "sched_yield", "syscall")
+_POSIX_THREADS = (
+    "pthread_cond_broadcast",
+    "pthread_cond_wait",
+    "pthread_mutex_lock",
+    "pthread_mutex_unlock",
+)
+
+_MAX_THREADS = 1024
+# Bytes; kernels may hold a packed panel or two on the stack, and some systems give threads little.
+_STACK_BYTES = 16 << 20
+_METH_FASTCALL = 0x80  # of CPython's methodobject.h
+
+
+def _addresses(library: ctypes.CDLL, names: tuple[str, ...]) -> dict[str, int]:
+    found = {}
+    for name in names:
+        if hasattr(library, name):
+            found[name] = ctypes.cast(getattr(library, name), ctypes.c_void_p).value or 0
+    return found
+
+
+process = ctypes.CDLL("msvcrt" if sys.platform == "win32" else None)
+"""The libraries of this process; the C library among them."""
+
+kernel_externals = _addresses(process, _MEMORY)
+"""The functions that a kernel may call, with their addresses."""
+
+_has_python_calls = sys.implementation.name == "cpython"
+
+
+def runtime_source(arch: str) -> str:
+    """The source of the native runtime for this interpreter."""
+    return native.ir(arch, sys.platform, _has_python_calls)
+
+
+def runtime_externals() -> dict[str, int]:
+    """The functions that the native runtime calls, with their addresses."""
+    found = _addresses(process, _MEMORY + _THREADS + _POSIX_THREADS)
+    if _has_python_calls:
+        found |= _addresses(ctypes.pythonapi, native_parts.PYTHON_FUNCTIONS)
+    return found
+
+
+def runtime_functions() -> tuple[str, ...]:
+    """The names of the functions that the native runtime defines."""
+    names = [native.WORKER, native.STOP, native.LAUNCH, native.REPLAY]
+    names += [native.COPY, native.COPY_EXTENT]
+    if _has_python_calls:
+        names += [native.PYTHON_LAUNCH, native.PYTHON_REPLAY]
+    return tuple(names)
+
+
+class _MethodDefinition(ctypes.Structure):
+    """PyMethodDef."""
+
+    _fields_ = (
+        ("name", ctypes.c_char_p),
+        ("function", ctypes.c_void_p),
+        ("flags", ctypes.c_int),
+        ("doc", ctypes.c_char_p),
+    )
+
+
+def _python_method(name: bytes, address: int) -> Callable[[int], Any]:
+    """A function that binds a native method of Python to its `self`."""
+    definition = _MethodDefinition(name, address, _METH_FASTCALL, None)
+    new = ctypes.pythonapi.PyCFunction_NewEx
+    create = ctypes.PYFUNCTYPE(
+        ctypes.py_object, ctypes.c_void_p, ctypes.py_object, ctypes.c_void_p
+    )(ctypes.cast(new, ctypes.c_void_p).value or 0)
+
+    def bind(self: int) -> Any:
+        # The definition must outlive every method; `bind` holds it, and lives with the process.
+        return create(ctypes.addressof(definition), self, None)
+
+    return bind
+
+
+def record(slots: Iterable[int]) -> tuple[array[int], int]:
+    """Memory with these 8-byte values in it, as `native` lays out its records, and its address."""
+    memory = array("q", slots)
+    return memory, memory.buffer_info()[0]
+
+
+@final
+class NativeRuntime:
+    """The loaded native runtime, with one pool of threads. A process has one.
+
+    `slice_ticks` and `spin_ticks` are times: how long a call runs before it lets Python in, and how
+    long an idle worker looks for work before it sleeps. A tick is one of the time stamp counter (2
+    to 5 GHz) on x86-64, and a nanosecond elsewhere.
+    """
+
+    def __init__(self, code: LoadedObject, arch: str) -> None:
+        self._code = code
+        on_x86 = arch == "x86-64"
+        self.slice_ticks = 1 << 28 if on_x86 else 60_000_000  # 54 to 130 ms
+        self.spin_ticks = 1 << 18 if on_x86 else 60_000  # 54 to 130 us
+        self.copy = code.address(native.COPY), code.address(native.COPY_EXTENT)
+        """The kernel that copies, and its extent: destination, source, bytes."""
+        self._memory = mmap.mmap(-1, mmap.PAGESIZE, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+        self.pool = ctypes.addressof(ctypes.c_char.from_buffer(self._memory))
+        self._worker = ctypes.CFUNCTYPE(None, ctypes.c_void_p)(code.address(native.WORKER))
+        self._stop = ctypes.CFUNCTYPE(None, ctypes.c_void_p)(code.address(native.STOP))
+        if _has_python_calls:
+            address = code.address
+            self._bind_launch = _python_method(b"launch", address(native.PYTHON_LAUNCH))
+            self._bind_replay = _python_method(b"replay", address(native.PYTHON_REPLAY))
+        self._reset()
+        if hasattr(os, "register_at_fork"):
+            os.register_at_fork(after_in_child=self._reset)
+        atexit.register(self.stop)
+
+    def _reset(self) -> None:
+        """Reset the pool to rest, without workers: at the start, and in a forked child."""
+        self._memory[:] = bytes(mmap.PAGESIZE)
+        self._lock = threading.Lock()
+        self._workers: list[threading.Thread] = []
+        self._ready = 1
+        self._most = _MAX_THREADS
+        self.apply_times()
+        process.pthread_mutex_init(ctypes.c_void_p(self.pool + native.POOL_MUTEX), None)
+        process.pthread_cond_init(ctypes.c_void_p(self.pool + native.POOL_CONDITION), None)
+
+    def apply_times(self) -> None:
+        """Apply the present `slice_ticks`, and for new workers `spin_ticks`."""
+        ctypes.c_int64.from_address(self.pool + native.POOL_SLICE).value = self.slice_ticks
+        ctypes.c_int64.from_address(self.pool + native.POOL_SPIN).value = self.spin_ticks
+
+    def threads(self, settings: Config) -> int:
+        """The number of threads that these settings give to a kernel; they are started by then."""
+        asked = settings.FERRULE_NUM_THREADS
+        return asked if asked <= self._ready else self._start(asked)
+
+    def _start(self, asked: int) -> int:
+        with self._lock:
+            if asked > self._most:
+                asked = self._most
+            try:
+                while self._ready < asked:
+                    self._workers.append(_worker_thread(self._worker, self.pool, self._ready))
+                    self._ready += 1
+            except RuntimeError:
+                # The system gives no more threads, so kernels use those that are there.
+                self._most = self._ready
+            return min(asked, self._ready)
+
+    def stop(self) -> None:
+        """End the workers, for good: kernels run on the calling thread from now on."""
+        with self._lock:
+            self._most = self._ready = 1
+            self._stop(self.pool)
+            for worker in self._workers:
+                worker.join(timeout=1.0)
+            self._workers = []
+
+    def launcher(self, record_address: int) -> Launch:
+        """The function that runs the program whose record is at an address; see `native`."""
+        if _has_python_calls:
+            launch: Launch = self._bind_launch(record_address)
+            return launch
+        arguments = (ctypes.c_void_p, ctypes.c_char_p, ctypes.c_int64, ctypes.c_int64)
+        function = ctypes.CFUNCTYPE(ctypes.c_int64, *arguments)(self._code.address(native.LAUNCH))
+        return partial(function, record_address)
+
+    def replayer(self, record_address: int) -> Replay:
+        """The function that runs the batch whose record is at an address; see `native`."""
+        if _has_python_calls:
+            replay: Replay = self._bind_replay(record_address)
+            return replay
+        arguments = (ctypes.c_void_p, ctypes.c_char_p, ctypes.c_int64)
+        function = ctypes.CFUNCTYPE(ctypes.c_int64, *arguments)(self._code.address(native.REPLAY))
+
+        def replay_through_ctypes(*inputs_and_threads: Any) -> int:
+            *inputs, threads = inputs_and_threads
+            return int(function(record_address, inputs[0] if inputs else None, threads))
+
+        return replay_through_ctypes
+
+
+def _worker_thread(worker: Callable[[int], None], pool: int, number: int) -> threading.Thread:
+    before = threading.stack_size(_STACK_BYTES)
+    try:
+        thread = threading.Thread(
+            target=worker, args=(pool,), name=f"ferrule-{number}", daemon=True
+        )
+        thread.start()
+        return thread
+    finally:
+        threading.stack_size(before)

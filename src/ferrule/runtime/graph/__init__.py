@@ -1,1 +1,0 @@
-"""Graph executors: a whole batch of captured kernels, run by one call."""

@@ -1,0 +1,117 @@
+"""Matrices as values, in the last two axes: products, transposes, diagonals, triangles."""
+
+from __future__ import annotations
+
+from ferrule.autograd import Shape, Value
+from ferrule.autograd.iota import count_to, place_dtype
+from ferrule.ir.dtype import promote
+from ferrule.ir.expr import sint
+from ferrule.tensor.broadcast import broadcast_shape, known_size
+from ferrule.tensor.reduce.rowwise import accumulating
+
+
+def matrix_product(a: Value, b: Value) -> Value:
+    """(…, m, k) times (…, k, n), of one dtype; the leading axes broadcast."""
+    return wide_product(a, b).cast(a.dtype)
+
+
+def wide_product(a: Value, b: Value) -> Value:
+    """The same in the dtype that it is added up in: float32 for narrower floats."""
+    rows, columns = a.shape[-2], b.shape[-1]
+    depth = a.shape[-1]
+    batch = broadcast_shape((a.shape[:-2], b.shape[:-2]), "matmul")
+    shape = (*batch, rows, columns, depth)
+    a = _with_axis(accumulating(a), len(batch), -2)
+    b = _with_axis(transposed(accumulating(b)), len(batch), -3)
+    product = a.expand(shape) * b.expand(shape)
+    return product.sum((len(shape) - 1,)).reshape(shape[:-1])
+
+
+def _with_axis(value: Value, batch: int, place: int) -> Value:
+    """A matrix with axes of size 1: in front up to `batch`, and one before the axis `place + 1`."""
+    shape = value.shape
+    missing = batch + 2 - len(shape)
+    inner = (shape[-2], 1, shape[-1]) if place == -2 else (1, shape[-2], shape[-1])
+    return value.reshape((1,) * missing + shape[:-2] + inner)
+
+
+def transposed(x: Value) -> Value:
+    """The matrices transposed."""
+    rank = len(x.shape)
+    return x.permute([*range(rank - 2), rank - 1, rank - 2])
+
+
+def product(first: Value, *others: Value) -> Value:
+    """The product of several matrices, from left to right."""
+    for other in others:
+        first = matrix_product(first, other)
+    return first
+
+
+# *** diagonals: in rows that are one element longer than they are many, each is a column ***
+
+
+def diagonal_part(value: Value, offset: int = 0) -> Value:
+    """The diagonal `offset` above the main one (below, if negative) of the last two axes, as one.
+
+    Raises `ShapeError` for symbolic sizes.
+    """
+    rows, columns = [known_size(size, "diagonal") for size in value.shape[-2:]]
+    batch = value.shape[:-2]
+    top, left = max(-offset, 0), max(offset, 0)
+    size = max(min(rows - top, columns - left), 0)
+    top, left = min(top, rows - size), min(left, columns - size)
+    kept: list[tuple[sint, sint]] = [(0, n) for n in batch]
+    none = ((0, 0),) * len(batch)
+    square = value.shrink([*kept, (top, top + size), (left, left + size)])
+    flat = square.reshape((*batch, size * size)).pad((*none, (0, size)))
+    table = flat.reshape((*batch, size, size + 1))
+    return table.shrink([*kept, (0, size), (0, 1)]).reshape((*batch, size))
+
+
+def diagonal_matrix(value: Value, offset: int = 0) -> Value:
+    """Square matrices with the last axis on a diagonal, and zeros elsewhere.
+
+    Raises `ShapeError` for a symbolic size.
+    """
+    batch, size = value.shape[:-1], known_size(value.shape[-1], "diagonal")
+    none = ((0, 0),) * len(batch)
+    kept: list[tuple[sint, sint]] = [(0, n) for n in batch]
+    table = value.reshape((*batch, size, 1)).pad((*none, (0, 0), (0, size)))
+    flat = table.reshape((*batch, size * (size + 1))).shrink([*kept, (0, size * size)])
+    square = flat.reshape((*batch, size, size))
+    top, left = max(-offset, 0), max(offset, 0)
+    return square.pad((*none, (top, left), (left, top)))
+
+
+def identity(like: Value, size: int) -> Value:
+    """Identity matrices with a value's dtype, device and leading axes."""
+    return diagonal_matrix(like.full(1, (*like.shape[:-2], size)))
+
+
+# *** triangles ***
+
+
+def above(shape: Shape, diagonal: int, device: str) -> Value:
+    """Where the column of the last two axes is at least the row + diagonal."""
+    rows, columns = shape[-2:]
+    dtype = promote(place_dtype(rows), place_dtype(columns))
+    row = count_to(rows, dtype, device).reshape((rows, 1)).expand((rows, columns))
+    column = count_to(columns, dtype, device).reshape((1, columns))
+    where = row + (diagonal - 1) < column.expand((rows, columns))
+    return where.reshape((1,) * (len(shape) - 2) + (rows, columns)).expand(shape)
+
+
+def upper(value: Value, diagonal: int = 0) -> Value:
+    """Zeros below a diagonal."""
+    if 0 in value.shape:
+        return value
+    return above(value.shape, diagonal, value.node.device).where(value, 0)
+
+
+def lower(value: Value, diagonal: int = 0) -> Value:
+    """Zeros above a diagonal."""
+    if 0 in value.shape:
+        return value
+    zero = value.full(0)
+    return above(value.shape, diagonal + 1, value.node.device).where(zero, value)

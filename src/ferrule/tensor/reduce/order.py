@@ -1,0 +1,303 @@
+"""The order of elements along the last axis, and what is picked by it.
+
+Orders are found on the host; the elements are gathered by them on their device, so that gradients
+flow to where each came from. NaN counts as the largest. What the host sorts are numbers that hold
+an element and its position, made on the device, where both fit into 64 bits.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from ferrule.autograd import Value
+from ferrule.autograd.iota import count_to, place_dtype
+from ferrule.engine.host import on_host
+from ferrule.ir.dtype import dtypes
+from ferrule.ir.lazyop import BinaryOps
+from ferrule.tensor.broadcast import known_size
+from ferrule.tensor.data import Array
+from ferrule.tensor.math.arithmetic import round_down
+from ferrule.tensor.math.elementwise import less_or_equal
+from ferrule.tensor.math.functions import round_half_even
+from ferrule.tensor.math.special import at_least
+from ferrule.tensor.reduce.reductions import is_nan
+from ferrule.tensor.reduce.scan import last_part
+
+INTERPOLATIONS = ("linear", "lower", "higher", "midpoint", "nearest")
+_PLACE_BITS = 32
+_SIGN = 1 << 31
+_NAN_BITS = 0x7FC00000
+_NAN_CODE = (_NAN_BITS | _SIGN) << _PLACE_BITS  # no code of a number is as large
+_LAST_CODE = (1 << 64) - 1
+_MAX_SORTED_WHOLE = 256  # elements of a row up to which NumPy sorts it faster than it partitions it
+_MIN_ROW_PER_CHOSEN = 16  # elements of a row for each chosen one from which on parts are searched
+
+
+def sort_keys(array: Array) -> Array:
+    """An array in a dtype that NumPy sorts: float32 for floats that it does not know."""
+    known = array.dtype.isbuiltin == 1
+    return array if known else array.astype(np.float32)
+
+
+# *** on the host ***
+
+
+def sorted_places(array: Array, descending: bool = False) -> Array:
+    """The stable order: equal elements stay in the order that they have."""
+    keys = sort_keys(array)
+    if not descending:
+        return np.argsort(keys, axis=-1, kind="stable")
+    from_end: Array = np.argsort(np.flip(keys, -1), axis=-1, kind="stable")
+    return np.flip(keys.shape[-1] - 1 - from_end, -1)
+
+
+def _sorted(codes: Array) -> Array:
+    return np.sort(codes, axis=-1)
+
+
+def _first(codes: Array, start: int, stop: int) -> Array:
+    """Some elements of the order: only those of them that come first are sorted."""
+    if codes.shape[-1] <= _MAX_SORTED_WHOLE:
+        return np.sort(codes, axis=-1)[..., start:stop]
+    codes = _candidates(codes, stop)
+    first = np.partition(codes, stop - 1, axis=-1) if stop < codes.shape[-1] else codes
+    if stop - start == 1 and stop < codes.shape[-1]:
+        return first[..., start:stop]
+    return np.sort(first[..., :stop], axis=-1)[..., start:]
+
+
+def _candidates(codes: Array, count: int) -> Array:
+    """Elements among which are the `count` that come first: those of as many parts of the row, the
+    ones with the least elements. All of them where that leaves out few.
+
+    A part has every n-th element, so that the least of all parts are found by vectors.
+    """
+    size = codes.shape[-1]
+    if count < 1 or size < _MIN_ROW_PER_CHOSEN * count:
+        return codes
+    length = 1 << (size // count).bit_length() // 2  # about the root: as many in each step
+    parts = size // length
+    whole = codes[..., : parts * length].reshape(*codes.shape[:-1], length, parts)
+    chosen = np.argpartition(whole.min(-2), count - 1, axis=-1)[..., np.newaxis, :count]
+    found = np.take_along_axis(whole, chosen, -1).reshape(*codes.shape[:-1], length * count)
+    return np.concatenate([found, codes[..., parts * length :]], -1)
+
+
+def _median_code(codes: Array, nan: int, ignore_nan: bool) -> Array:
+    """The lower of the middle elements, or the first NaN; codes of NaN begin with `nan`."""
+    last = codes.shape[-1] - 1
+    if int(codes.max()) < nan:
+        return _first(codes, last // 2, last // 2 + 1)
+    ordered = np.sort(codes, axis=-1)
+    there = (codes < nan).sum(-1, keepdims=True)
+    middle = np.maximum(there - 1, 0) // 2
+    place = middle if ignore_nan else np.where(there <= last, there, middle)
+    return np.take_along_axis(ordered, place, -1)
+
+
+def _mode_code(codes: Array, nan: int) -> Array:
+    """The last of the most frequent elements, of the smallest such one; no NaN equals another."""
+    ordered = np.sort(codes, axis=-1)
+    words = ordered >> np.uint64(_PLACE_BITS)
+    starts = np.ones(codes.shape, bool)
+    starts[..., 1:] = (words[..., 1:] != words[..., :-1]) | (ordered[..., 1:] >= nan)
+    return np.take_along_axis(ordered, _end_of_longest(starts), -1)
+
+
+def _end_of_longest(starts: Array) -> Array:
+    """Where the longest run ends, the first of several; `starts` says where each begins."""
+    place = np.arange(starts.shape[-1])
+    length: Array = place - np.maximum.accumulate(np.where(starts, place, 0), -1)
+    return np.asarray(length.argmax(-1, keepdims=True))
+
+
+def _median(array: Array, ignore_nan: bool) -> Array:
+    """The position of the lower of the middle elements, or of the first NaN."""
+    keys = sort_keys(array)
+    order = sorted_places(array)
+    missing = np.isnan(keys).sum(-1, keepdims=True)
+    there = keys.shape[-1] - missing
+    middle = np.maximum(there - 1, 0) // 2
+    place = middle if ignore_nan else np.where(missing > 0, there, middle)
+    return np.take_along_axis(order, place, -1)
+
+
+def _mode(array: Array) -> Array:
+    """The last position of the most frequent element, of the smallest such one."""
+    keys = sort_keys(array)
+    order = sorted_places(array)
+    ordered = np.take_along_axis(keys, order, -1)
+    starts = np.ones(keys.shape, bool)
+    starts[..., 1:] = ordered[..., 1:] != ordered[..., :-1]
+    return np.take_along_axis(order, _end_of_longest(starts), -1)
+
+
+def _on_last(function: Any, x: Value, size: int, *args: Any) -> Value:
+    """Positions on the last axis, `size` of them."""
+    shape = (*x.shape[:-1], size)
+    return on_host(function, [x.detach()], shape, place_dtype(x.shape[-1]), *args)
+
+
+# *** codes: an element and its position in one number ***
+
+
+def _has_codes(x: Value) -> bool:
+    """True if an element and its position fit into 64 bits."""
+    size = known_size(x.shape[-1], "sort")
+    return x.dtype.itemsize <= 4 and size <= 1 << _PLACE_BITS
+
+
+def _words(x: Value) -> Value:
+    """uint32 numbers in the order of elements that are as narrow; equal ones for equal elements."""
+    if x.dtype is dtypes.bool or dtypes.is_unsigned(x.dtype):
+        return x.cast(dtypes.uint32)
+    if dtypes.is_float(x.dtype):
+        single = x.cast(dtypes.float32)
+        bits = (single + 0.0).bitcast(dtypes.int32)  # 0.0 for -0.0
+        # One NaN for all, as an integer: arithmetic leaves the sign of a NaN open.
+        bits = is_nan(single).where(bits.full(_NAN_BITS), bits)
+        # The magnitudes of negative numbers, the other way round.
+        ordered = (bits < 0).where(bits.alu(BinaryOps.XOR, bits.full(0x7FFFFFFF)), bits)
+    else:
+        ordered = x.cast(dtypes.int32)
+    word = ordered.bitcast(dtypes.uint32)
+    return word.alu(BinaryOps.XOR, word.full(_SIGN))
+
+
+def _codes(x: Value, descending: bool) -> Value:
+    """uint64 numbers that are different, in the stable order: a word, and the position below it.
+
+    NumPy sorts numbers many times as fast as positions by numbers.
+    """
+    x = x.detach()
+    word = _words(x)
+    word = word.alu(BinaryOps.XOR, word.full(0xFFFFFFFF)) if descending else word
+    place = count_to(x.shape[-1], dtypes.uint64, x.node.device)
+    place = place.reshape((1,) * (len(x.shape) - 1) + place.shape).expand(x.shape)
+    wide = word.cast(dtypes.uint64)
+    return wide.alu(BinaryOps.SHL, wide.full(_PLACE_BITS)).alu(BinaryOps.OR, place)
+
+
+def _places(codes: Value, size: int) -> Value:
+    """The positions in codes of elements of an axis of some size."""
+    low = codes.alu(BinaryOps.AND, codes.full((1 << _PLACE_BITS) - 1))
+    return low.cast(place_dtype(size))
+
+
+def _one_of_codes(function: Any, x: Value, *args: Any) -> Value:
+    """The position in the code that `function(codes, where those of NaN begin, *args)` picks."""
+    codes = _codes(x, False)
+    nan = _NAN_CODE if dtypes.is_float(x.dtype) else _LAST_CODE
+    code = on_host(function, [codes], (*x.shape[:-1], 1), codes.dtype, nan, *args)
+    return _places(code, known_size(x.shape[-1], "sort"))
+
+
+def argsort(x: Value, descending: bool = False) -> Value:
+    """The positions of the elements in their order."""
+    size = known_size(x.shape[-1], "argsort")
+    if not _has_codes(x):
+        return _on_last(sorted_places, x, size, descending)
+    codes = _codes(x, descending)
+    return _places(on_host(_sorted, [codes], codes.shape, codes.dtype), size)
+
+
+def first(x: Value, start: int, stop: int, descending: bool = False) -> Value:
+    """The positions of the elements from `start` to `stop` of the order."""
+    size = known_size(x.shape[-1], "argsort")
+    if stop == start or not _has_codes(x):
+        return last_part(argsort(x, descending), start, stop)
+    codes = _codes(x, descending)
+    shape = (*x.shape[:-1], stop - start)
+    return _places(on_host(_first, [codes], shape, codes.dtype, start, stop), size)
+
+
+def median(x: Value, ignore_nan: bool) -> Value:
+    """The position of the median, on a last axis of size 1."""
+    if not _has_codes(x):
+        return _on_last(_median, x, 1, ignore_nan)
+    return _one_of_codes(_median_code, x, ignore_nan)
+
+
+def mode(x: Value) -> Value:
+    """The position of the most frequent element, on a last axis of size 1."""
+    if not _has_codes(x):
+        return _on_last(_mode, x, 1)
+    return _one_of_codes(_mode_code, x)
+
+
+# *** on the device ***
+
+
+def taken(x: Value, positions: Value) -> Value:
+    """The elements at positions on the last axis."""
+    return x.gather(positions, len(x.shape) - 1)
+
+
+def quantiles(x: Value, fractions: Value, interpolation: str, ignore_nan: bool) -> Value:
+    """Where each of Q fractions of the elements is below: (..., n) gives (..., Q).
+
+    `fractions` are float64. NaN for those outside of 0 to 1, and for rows with a NaN in them.
+    """
+    size = known_size(x.shape[-1], "quantile")
+    shape = (*x.shape[:-1], *fractions.shape)
+    ordered = taken(x, argsort(x))
+    missing = is_nan(ordered).cast(dtypes.float64).sum((len(shape) - 1,))
+    top = at_least(size - 1 - missing, 0) if ignore_nan else missing.full(size - 1)
+    sized = fractions.reshape((1,) * (len(shape) - 1) + fractions.shape).expand(shape)
+    allowed = less_or_equal(sized.full(0), sized)
+    allowed = allowed.alu(BinaryOps.AND, less_or_equal(sized, sized.full(1)))
+    rank = allowed.where(sized, 0.0) * top.expand(shape)
+    if not ignore_nan:
+        rank = missing.equals(0).expand(shape).where(rank, size - 1.0)
+    found = _interpolated(ordered, rank, interpolation)
+    return allowed.where(found, float("nan"))
+
+
+def _interpolated(ordered: Value, rank: Value, interpolation: str) -> Value:
+    def at(place: Value) -> Value:
+        return taken(ordered, place.cast(dtypes.int32))
+
+    if interpolation == "nearest":
+        return at(round_half_even(rank))
+    low, high = round_down(rank), -round_down(-rank)
+    if interpolation == "lower":
+        return at(low)
+    if interpolation == "higher":
+        return at(high)
+    weight = rank.full(0.5) if interpolation == "midpoint" else rank - low
+    return _between(at(low), at(high), weight.cast(ordered.dtype))
+
+
+def _between(low: Value, high: Value, weight: Value) -> Value:
+    """From `low` at weight 0 to `high` at 1, counted from the nearer one; equal ones stay."""
+    gap = high - low
+    mixed = (weight < 0.5).where(low + gap * weight, high - gap * (1 - weight))
+    stays = low.equals(high).alu(BinaryOps.AND, low.absolute().equals(float("inf")))
+    return stays.where(low, mixed)
+
+
+def place_in(sequence: Value, values: Value, right: bool) -> Value:
+    """How many elements of a sorted last axis are less than each value (`right`: or equal).
+
+    A search by halving, as long as the logarithm of the size.
+    """
+    size = known_size(sequence.shape[-1], "searchsorted")
+    found = values.full(0).cast(dtypes.int32)
+    step = 1 << size.bit_length() >> 1
+    while step:
+        candidate = found + step
+        here = taken(sequence, candidate - 1)
+        before = _comes_first(values, here).equals(False) if right else _comes_first(here, values)
+        found = before.alu(BinaryOps.AND, candidate < size + 1).where(candidate, found)
+        step >>= 1
+    return found
+
+
+def _comes_first(a: Value, b: Value) -> Value:
+    """True where a < b, NaN being the largest."""
+    if not dtypes.is_float(a.dtype):
+        return a < b
+    last = is_nan(a).equals(False).alu(BinaryOps.AND, is_nan(b))
+    return (a < b).alu(BinaryOps.OR, last)

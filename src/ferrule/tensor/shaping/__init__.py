@@ -1,0 +1,1 @@
+"""Movement: shapes and axes, padding, joining, splitting."""
