@@ -12,7 +12,7 @@ from tests.planning import Work
 
 import ferrule.fusion
 from ferrule import Context, Tensor, TinyJit, Variable
-from ferrule.autograd import Value
+from ferrule.autograd import TracedValue
 from ferrule.codegen.heuristic import choose
 from ferrule.codegen.lower import lower
 from ferrule.fusion import make_schedule
@@ -459,8 +459,8 @@ def test_memories_that_overlap_at_some_lengths(device: str) -> None:
     for n in (3, 5, 7, 9, 30, 40):
         memory = Buffer.fromCPU(device, values)
         source, target = (LazyBuffer.from_buffer(memory.view(start, n), (n,)) for start in (0, 10))
-        flipped = Tensor._wrap(Value(source)).flip(0)
-        written = Tensor._wrap(Value(target)).assign(flipped * 2)
+        flipped = Tensor._wrap(TracedValue(source)).flip(0)
+        written = Tensor._wrap(TracedValue(target)).assign(flipped * 2)
         assert_like(written.numpy(), 2 * values[:n][::-1])
 
 

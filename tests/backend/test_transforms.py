@@ -9,7 +9,7 @@ from tests.backend.test_tensor_gradient import BINARY, CONVOLUTIONS, CUBE, MOVES
 
 import ferrule
 from ferrule import Context, Tensor, TinyJit, dtypes, nn
-from ferrule.autograd import Entry
+from ferrule.autograd import GradNode
 from ferrule.transforms import (
     custom_vjp,
     grad,
@@ -484,6 +484,6 @@ def test_custom_vjp_of_containers() -> None:
 def test_entries_are_counted_as_they_are_made() -> None:
     x = Tensor(POINT, requires_grad=True)
     first, second = (x * 2)._read().edge, (x * 3)._read().edge
-    assert isinstance(first, Entry)
-    assert isinstance(second, Entry)
+    assert isinstance(first, GradNode)
+    assert isinstance(second, GradNode)
     assert first.serial < second.serial

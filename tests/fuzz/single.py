@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from ferrule import Context, Tensor
-from ferrule.autograd import Entry, Rule
-from ferrule.autograd.tape import Edge
+from ferrule.autograd import GradNode, Rule
+from ferrule.autograd.tape import GradEdge
 from ferrule.dtype import dtypes
 from ferrule.errors import GradientError, LinalgError
 from tests.fuzz import namespaces, reached
@@ -223,12 +223,12 @@ class Single(Generator):
         return Program(sources, tuple(lines), assigned(lines[0]), number)
 
 
-def _on_tape(edge: Edge | None, rule: Rule) -> bool:
+def _on_tape(edge: GradEdge | None, rule: Rule) -> bool:
     """True if a rule is one of those that lead to an edge."""
     left, seen = [edge], set()
     while left:
         entry = left.pop()
-        if isinstance(entry, Entry) and entry not in seen:
+        if isinstance(entry, GradNode) and entry not in seen:
             if entry.rule is rule:
                 return True
             seen.add(entry)

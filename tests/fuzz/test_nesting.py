@@ -6,7 +6,7 @@ from random import Random
 
 import pytest
 
-from ferrule.transforms.batching import Lanes
+from ferrule.transforms.batching import Batch
 from tests.fuzz import nesting
 
 NESTS = 60
@@ -16,7 +16,7 @@ def test_maps_and_loops_agree(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(nesting, "SHARE", 1.0)
     assert [nesting.finding(1, index) for index in range(NESTS)] == [None] * NESTS
     # A map that goes backwards takes what the map around it made meanwhile for its own.
-    monkeypatch.setattr(Lanes, "from_now_on", lambda lanes: lanes)
+    monkeypatch.setattr(Batch, "from_now_on", lambda lanes: lanes)
     found = [nesting.finding(1, index) for index in range(NESTS)]
     wrong = [finding for finding in found if finding is not None]
     assert wrong

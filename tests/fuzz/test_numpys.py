@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 
 from ferrule import Tensor
-from ferrule.autograd import Value
-from ferrule.tensor.cell import Cell
+from ferrule.autograd import TracedValue
+from ferrule.tensor.cell import StorageRef
 from tests.fuzz import namespaces, surface
 from tests.fuzz.calls import accepted, accepted_statements
 from tests.fuzz.check import check
@@ -181,7 +181,7 @@ def test_numpy_does_writes(line: str, monkeypatch: pytest.MonkeyPatch) -> None:
     assert check(Program(SOURCES, (line,), ("a0",)), [Way()]) is None
     assert compared[True] == before + 1
     # A write that does nothing is a finding.
-    monkeypatch.setattr(Cell, "write", lambda *args: None)
+    monkeypatch.setattr(StorageRef, "write", lambda *args: None)
     finding = check(Program(SOURCES, (line,), ("a0",)), [Way()])
     assert finding is not None
 
@@ -194,7 +194,7 @@ def test_a_write_to_an_expanded_view_is_left_alone() -> None:
 
 
 def test_what_all_devices_have_wrong_is_a_finding(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Value, "absolute", lambda value: value)
+    monkeypatch.setattr(TracedValue, "absolute", lambda value: value)
     finding = check(Program(SOURCES, ("v2 = a0.abs()",), ("v2",)), [Way("CPU")])
     assert finding is not None
     assert finding.kind == "wrong"
@@ -203,10 +203,10 @@ def test_what_all_devices_have_wrong_is_a_finding(monkeypatch: pytest.MonkeyPatc
 
 def test_what_chooses_among_numbers_may_not_round_them(monkeypatch: pytest.MonkeyPatch) -> None:
     thirds = Source("a0", 'Tensor([[1 / 3, -2 / 3], [0.1, -7.7]], dtype="float32")')
-    absolute = Value.absolute
+    absolute = TracedValue.absolute
     for line in ("a0.abs()", "a0.abs().T[0].max()", "a0.maximum(a0.abs())"):
         assert check(Program((thirds,), (f"v2 = {line}",), ("v2",)), [Way()]) is None
-    monkeypatch.setattr(Value, "absolute", lambda value: (absolute(value) + 1) - 1)
+    monkeypatch.setattr(TracedValue, "absolute", lambda value: (absolute(value) + 1) - 1)
     finding = check(Program((thirds,), ("v2 = a0.abs()",), ("v2",)), [Way()])
     assert finding is not None
     assert "NumPy" in finding.detail

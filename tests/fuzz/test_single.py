@@ -6,7 +6,7 @@ import pytest
 
 from ferrule import Context
 from ferrule.autograd import Rule
-from ferrule.autograd.tape import REVERSE, Entry, Gradients, Value
+from ferrule.autograd.tape import REVERSE, Gradients, GradNode, TracedValue
 from ferrule.ops import BinaryOps, MovementOps, Op, ReduceOps
 from tests.fuzz import reached
 from tests.fuzz.drawing import NothingFitsError
@@ -69,25 +69,25 @@ def _is_met(ruled: reached.Ruled) -> bool:
     return False
 
 
-def _to_the_first(grad: Value, entry: Entry) -> Gradients:
+def _to_the_first(grad: TracedValue, entry: GradNode) -> Gradients:
     a, b = entry.saved
     to_a = (a < b).where(grad.full(0), grad)
     return to_a, grad - to_a
 
 
-def _not_shared(grad: Value, entry: Entry) -> Gradients:
+def _not_shared(grad: TracedValue, entry: GradNode) -> Gradients:
     (x,) = entry.saved
     chosen = x.equals(entry.result().expand(x.shape)).cast(x.dtype)
     return (grad.expand(x.shape) * chosen,)
 
 
-def _divided(grad: Value, entry: Entry) -> Gradients:
+def _divided(grad: TracedValue, entry: GradNode) -> Gradients:
     (x,) = entry.saved
     product = x.reduce(ReduceOps.PROD, entry.arg)
     return ((grad * product).expand(x.shape) / x,)
 
 
-def _of_other_shape(grad: Value, entry: Entry) -> Gradients:
+def _of_other_shape(grad: TracedValue, entry: GradNode) -> Gradients:
     return (grad,)
 
 

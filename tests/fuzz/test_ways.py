@@ -16,7 +16,7 @@ from ferrule import Context, Tensor
 from ferrule.autograd.tape import REVERSE
 from ferrule.base.config import PASSES, config
 from ferrule.ops import UnaryOps
-from ferrule.transforms.batching import Lanes
+from ferrule.transforms.batching import Batch
 from ferrule.transforms.trace import Linear
 from tests.fuzz import check, functions, ways
 from tests.fuzz.check import Finding, Shadows, check_way, plausible
@@ -123,7 +123,7 @@ def plant(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
         "a stale replay": (functions, "TinyJit", Stale),
         "vmap": (ferrule, "vmap", of_the_first_lane),
         "positions": (ferrule.tensor.index.positions, "wrapped", lambda index, *_: index),
-        "lanes going backwards": (Lanes, "from_now_on", lambda lanes: lanes),
+        "lanes going backwards": (Batch, "from_now_on", lambda lanes: lanes),
         "backward": (Tensor, "backward", lambda self: None),
         "checkpoint": (ferrule, "checkpoint", lambda step: lambda *args: step(*args[::-1])),
         "jvp": (Linear, "push", None),

@@ -33,7 +33,7 @@ from ferrule.device import (
     observer,
     update_stats,
 )
-from ferrule.device.autotune.tuning_cache import Winner
+from ferrule.device.autotune.tuning_cache import TunedSchedule
 from ferrule.device.runner import BufferCopy, RunnerError
 from ferrule.dtype import dtypes
 from ferrule.ir.buffer import Buffer
@@ -307,7 +307,7 @@ def test_where_products_may_be_rounded_kernels_are_others(tmp_path: Path) -> Non
         device = Compiled("MATRICES", *parts)
         exact = device.get_runner(ast)
         exact_key = device.cache_key(ast)
-        device.adopt(ast, Winner(device.get_linearizer(ast).opts, 2.0, 1.0))
+        device.adopt(ast, TunedSchedule(device.get_linearizer(ast).opts, 2.0, 1.0))
         with Context(ALLOW_TF32=1):
             assert device.linearizer_opts == TENSOR.with_tf32
             assert device.cache_key(ast) != exact_key

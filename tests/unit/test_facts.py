@@ -14,7 +14,7 @@ from ferrule.dtype import dtypes
 from ferrule.ir.expr import Variable
 from ferrule.ir.shape.shapetracker import ShapeTracker
 from ferrule.ir.shape.view import View
-from ferrule.ir.statistics import KernelFacts
+from ferrule.ir.statistics import KernelStatistics
 from ferrule.ops import BinaryOps, BufferOps, LazyOp, MemBuffer, ReduceOps
 from ferrule.schedule import create_schedule
 
@@ -30,24 +30,24 @@ def test_what_a_kernel_touches() -> None:
     added = LazyOp(BinaryOps.ADD, (part, load(3, View.create((4, 3)))))
     total = LazyOp(ReduceOps.SUM, (added,), (4, 1))
     ast = LazyOp(BufferOps.STORE, (total,), MemBuffer(0, FLOAT, ShapeTracker.from_shape((4, 1))))
-    facts = KernelFacts.of(ast)
+    facts = KernelStatistics.of(ast)
     assert facts.writes == {0}
     assert facts.reads == {1, 3}
     # From 2, three rows of 5 further, two elements further, and that one.
     assert dict(facts.least_bytes) == {0: 16, 1: 4 * (2 + 3 * 5 + 2 + 1), 3: 48}
     assert facts.op_estimate == 24
     assert facts.mem_estimate == 16 + 48 + 48
-    assert KernelFacts.from_json(facts.to_json()) == facts
+    assert KernelStatistics.from_json(facts.to_json()) == facts
 
 
 def test_a_tree_without_a_store_writes_to_the_first_buffer() -> None:
-    facts = KernelFacts.of(load(1, View.create((4,))))
+    facts = KernelStatistics.of(load(1, View.create((4,))))
     assert (facts.writes, facts.reads) == ({0}, {1})
 
 
 def test_symbolic_facts_have_no_text() -> None:
     n = Variable("n", 1, 5)
-    facts = KernelFacts.of(load(1, View.create((n,))))
+    facts = KernelStatistics.of(load(1, View.create((n,))))
     assert facts.vars == (n,)
     assert facts.to_json() == ""
 
@@ -55,7 +55,7 @@ def test_symbolic_facts_have_no_text() -> None:
 @pytest.mark.parametrize("text", ["", "[]", "{}", "[1, 2, 3, 4, 5]", '[1, 2, ["x"], [], []]'])
 def test_other_texts_are_refused(text: str) -> None:
     with pytest.raises(ValueError, match="not the facts of a kernel"):
-        KernelFacts.from_json(text)
+        KernelStatistics.from_json(text)
 
 
 def test_a_runner_from_disk_knows_what_its_kernel_says(tmp_path: Path) -> None:
@@ -68,6 +68,6 @@ def test_a_runner_from_disk_knows_what_its_kernel_says(tmp_path: Path) -> None:
         del device._runners[item.ast]
         second = device.get_runner(item.ast)
     assert second is not first
-    assert second.facts == first.facts == KernelFacts.of(item.ast)
+    assert second.facts == first.facts == KernelStatistics.of(item.ast)
     assert second.prg == ""  # it came from the disk
     assert (second.writes, second.reads) == (first.writes, first.reads)

@@ -11,12 +11,12 @@ from ferrule import fusion
 from ferrule.autograd import (
     FLAT,
     REVERSE,
-    Entry,
     GradientError,
     Gradients,
+    GradNode,
     Parts,
     Rule,
-    Value,
+    TracedValue,
     is_recording,
     record_several,
 )
@@ -211,7 +211,7 @@ def test_backward_that_can_be_differentiated() -> None:
 def test_an_operation_with_several_results() -> None:
     calls: list[list[int]] = []
 
-    def reverse(grad: Parts, entry: Entry) -> Gradients:
+    def reverse(grad: Parts, entry: GradNode) -> Gradients:
         calls.append(sorted(grad.of))
         (x,) = entry.saved
         parts = [grad.of[number] * (number + 2) for number in grad.of]
@@ -352,7 +352,7 @@ def test_values_and_pull_back() -> None:
     assert Tensor._wrap(grads[x.edge]).tolist() == [4.0, 6.0]
     with pytest.raises(GradientError, match="freed"):
         pull_back([y], [y.full(1)])
-    assert pull_back([Value(y.node)], [y]) == {}
+    assert pull_back([TracedValue(y.node)], [y]) == {}
 
 
 def test_mixed_precision() -> None:

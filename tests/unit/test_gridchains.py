@@ -43,7 +43,7 @@ from ferrule.codegen.lower import lower
 from ferrule.codegen.opt import Opt, ScheduleError, apply_opts
 from ferrule.codegen.plan import Plan
 from ferrule.codegen.schedules.gpu.chains import Chain, ChainTile, can_run_along, tile_chain
-from ferrule.codegen.schedules.gpu.cost import GridTile
+from ferrule.codegen.schedules.gpu.cost import BlockTile
 from ferrule.codegen.uops import UOps
 from ferrule.codegen.wellformed import verify
 from ferrule.dtype import DType, dtypes
@@ -55,8 +55,8 @@ from ferrule.schedule import create_schedule
 
 def tile(rows: int, terms: int, columns: int, down: int, across: int, step: int) -> ChainTile:
     return ChainTile(
-        GridTile(rows, terms, down, across, step),
-        GridTile(rows, columns, down, across, terms * across),
+        BlockTile(rows, terms, down, across, step),
+        BlockTile(rows, columns, down, across, terms * across),
     )
 
 
@@ -74,7 +74,7 @@ def rounding(dtype: DType) -> float:
 
 def warps(count: int, terms: int, columns: int, step: int, by: MatrixIntrinsic = MMA) -> ChainTile:
     """Warps below one another, each with 16 rows."""
-    scores = GridTile(2, 2 * terms, 8 * count, 4, step, matrices=by)
+    scores = BlockTile(2, 2 * terms, 8 * count, 4, step, matrices=by)
     return ChainTile(scores, replace(scores, columns=2 * columns, step=8 * terms))
 
 

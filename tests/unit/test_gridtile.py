@@ -41,7 +41,7 @@ from ferrule.codegen.opt import PRIMITIVES, Opt, ScheduleError
 from ferrule.codegen.plan import Plan
 from ferrule.codegen.primitives.products import tensorize
 from ferrule.codegen.schedules.gpu import tile as gridtile
-from ferrule.codegen.schedules.gpu.cost import GridTile, best_group
+from ferrule.codegen.schedules.gpu.cost import BlockTile, best_group
 from ferrule.codegen.schedules.gpu.tile import tile_grid
 from ferrule.codegen.threads import Threads
 from ferrule.codegen.uops import UOps
@@ -50,12 +50,12 @@ from ferrule.dtype import DType, dtypes
 from ferrule.ir.expr import ExprOp, Variable
 from ferrule.ops import BinaryOps, BufferOps, LazyOp, ReduceOps
 
-SMALL = GridTile(rows=2, columns=4, row_threads=4, column_threads=2, step=8)
-TALL = GridTile(rows=8, columns=1, row_threads=1, column_threads=8, step=4)
-FLAT = GridTile(rows=1, columns=8, row_threads=8, column_threads=1, step=16)
+SMALL = BlockTile(rows=2, columns=4, row_threads=4, column_threads=2, step=8)
+TALL = BlockTile(rows=8, columns=1, row_threads=1, column_threads=8, step=4)
+FLAT = BlockTile(rows=1, columns=8, row_threads=8, column_threads=1, step=16)
 
 
-def tiled(ast: LazyOp, tile: GridTile) -> Linearizer:
+def tiled(ast: LazyOp, tile: BlockTile) -> Linearizer:
     """A kernel with a tile of its own."""
     plan = Plan(lower(ast, "tiled"), GPU)
     plan.collapse()
@@ -63,7 +63,7 @@ def tiled(ast: LazyOp, tile: GridTile) -> Linearizer:
     return Linearizer(ast, GPU, plan.opts).linearize()
 
 
-def run(case: Case, tile: GridTile = SMALL) -> Linearizer:
+def run(case: Case, tile: BlockTile = SMALL) -> Linearizer:
     """Interprets a tiled kernel, and compares with NumPy."""
     linearizer = tiled(case.ast, tile)
     inputs = make_inputs(case)
@@ -151,7 +151,7 @@ def test_tiles_of_contractions(case: Case) -> None:
 
 
 @pytest.mark.parametrize("tile", [TALL, FLAT], ids=["tall", "flat"])
-def test_tiles_of_other_shapes(tile: GridTile) -> None:
+def test_tiles_of_other_shapes(tile: BlockTile) -> None:
     run(product(9, 13, 21), tile)
 
 
@@ -174,7 +174,7 @@ def test_any_tile_of_any_product(
     step: int,
     stages: int,
 ) -> None:
-    run(product(*sizes, turned=turned), GridTile(rows, columns, *threads, step, stages=stages))
+    run(product(*sizes, turned=turned), BlockTile(rows, columns, *threads, step, stages=stages))
 
 
 def test_an_operand_is_copied_with_the_places_where_it_is_read() -> None:
@@ -242,7 +242,7 @@ def test_without_a_barrier_it_is_a_race(number: int) -> None:
 
 # -- products of matrices by warps -----------------------------------------------------------------
 
-WARPS = GridTile(4, 4, 8, 8, step=32, matrices=MMA)
+WARPS = BlockTile(4, 4, 8, 8, step=32, matrices=MMA)
 
 
 def narrow(m: int, n: int, k: int, dtype: DType, *, turned: tuple[bool, bool]) -> LazyOp:
@@ -307,7 +307,7 @@ def test_copies_of_float32_are_as_wide_as_it_is() -> None:
 def test_each_operand_is_rounded_once(turned: tuple[bool, bool]) -> None:
     """However many products it is part of: two of each row, and two of each column."""
     ast = narrow(64, 64, 64, dtypes.float32, turned=turned)
-    uops = tiled(ast, GridTile(4, 4, 8, 8, step=8, matrices=MMA_TF32)).uops
+    uops = tiled(ast, BlockTile(4, 4, 8, 8, step=8, matrices=MMA_TF32)).uops
     rounded = [u for u in uops if u.op is UOps.ALU and u.arg is ExprOp.TF32]
     assert sum(u.op is UOps.MMA for u in uops) == 4
     assert sum(u.lanes for u in rounded) == 2 * 4 + 2 * 2
@@ -388,7 +388,7 @@ def test_a_step_has_whole_windows_where_places_would_be_computed_for_each() -> N
     ("rows", "group"), [(32, 16), (31, 31), (48, 16), (1, 1), (67, 67), (521, 1)]
 )
 def test_blocks_that_run_at_once_are_a_square(rows: int, group: int) -> None:
-    assert best_group(rows, 264, GridTile(8, 8, 16, 16, 32)) == group
+    assert best_group(rows, 264, BlockTile(8, 8, 16, 16, 32)) == group
 
 
 def groups_of_rows(linearizer: Linearizer) -> list[int]:

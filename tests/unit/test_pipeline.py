@@ -17,12 +17,12 @@ from tests.roles import copies, the_output, the_reduce
 from ferrule.codegen.interpret import AccessError, RaceError, interpret
 from ferrule.codegen.interpret.memory import Memory
 from ferrule.codegen.intrinsics import MMA, MMA_TF32, MatrixIntrinsic
-from ferrule.codegen.kernel import BANKS_BYTES, PIECE_BYTES, Kernel, KernelError, show
+from ferrule.codegen.kernel import BANK_LINE_BYTES, MAX_ACCESS_BYTES, Kernel, KernelError, show
 from ferrule.codegen.linearizer import Linearizer
 from ferrule.codegen.lower import lower
 from ferrule.codegen.opt import Opt, ScheduleError, apply_opts
 from ferrule.codegen.plan import Plan, loads
-from ferrule.codegen.schedules.gpu.cost import GridTile
+from ferrule.codegen.schedules.gpu.cost import BlockTile
 from ferrule.codegen.schedules.gpu.tile import tile_grid
 from ferrule.codegen.uops import UOp, UOps
 from ferrule.codegen.wellformed import verify
@@ -34,8 +34,8 @@ from ferrule.renderer.base import RenderError
 from ferrule.renderer.c.style import cuda_renderer, opencl_renderer
 
 TURNED = list(every((False, True), repeat=2))
-WARPS = GridTile(4, 4, 8, 8, step=32, matrices=MMA)
-THREADS = GridTile(rows=2, columns=4, row_threads=8, column_threads=8, step=8)
+WARPS = BlockTile(4, 4, 8, 8, step=32, matrices=MMA)
+THREADS = BlockTile(rows=2, columns=4, row_threads=8, column_threads=8, step=8)
 
 
 @dataclass(frozen=True)
@@ -77,7 +77,7 @@ class Product:
         np.testing.assert_allclose(found.reshape(self.m, self.n), a @ b, rtol=1e-5, atol=1e-4)
 
 
-def tiled(product: Product, tile: GridTile) -> Linearizer:
+def tiled(product: Product, tile: BlockTile) -> Linearizer:
     """A kernel with a tile of its own."""
     plan = Plan(lower(product.ast, "tiled"), GPU)
     plan.collapse()
@@ -147,7 +147,7 @@ def test_sums_that_are_shorter_than_what_there_is_memory_for(terms: int) -> None
     ids=["odd", "odd and even", "widened", "turned"],
 )
 def test_what_cannot_go_by_itself_is_in_registers_while_the_threads_multiply(
-    product: Product, tile: GridTile, copies: int, stages: int
+    product: Product, tile: BlockTile, copies: int, stages: int
 ) -> None:
     uops = tiled(product, replace(tile, stages=stages)).uops
     product.check(interpreted(uops))
@@ -182,7 +182,7 @@ def test_the_same_in_opencl() -> None:
     ],
     ids=["threads", "warps", "registers"],
 )
-def test_without_waiting_it_is_a_race(product: Product, tile: GridTile, op: UOps) -> None:
+def test_without_waiting_it_is_a_race(product: Product, tile: BlockTile, op: UOps) -> None:
     uops = tiled(product, replace(tile, stages=3)).uops
     waits = next(u for u in uops if u.op is op)
     with pytest.raises((RaceError, AccessError)):
@@ -228,20 +228,20 @@ def turns(index: np.ndarray[Any, Any], itemsize: int) -> tuple[int, int]:
     A thread takes up to 16 bytes at a time, and so many threads are served at once that they take
     all that the banks give.
     """
-    lanes = min(index.shape[1], PIECE_BYTES // itemsize)
-    together = min(32, BANKS_BYTES // (lanes * itemsize))
+    lanes = min(index.shape[1], MAX_ACCESS_BYTES // itemsize)
+    together = min(32, BANK_LINE_BYTES // (lanes * itemsize))
     real = least = 0
     for part in range(0, index.shape[1], lanes):
         for first in range(0, len(index), together):
             some = index[first : first + together, part : part + lanes] * itemsize
             words = np.unique(some // BANK_BYTES)
-            banks = np.bincount(words % (BANKS_BYTES // BANK_BYTES))
+            banks = np.bincount(words % (BANK_LINE_BYTES // BANK_BYTES))
             real += banks.max()
-            least += -(-len(words) * BANK_BYTES // BANKS_BYTES)
+            least += -(-len(words) * BANK_BYTES // BANK_LINE_BYTES)
     return int(real), least
 
 
-def bank_turns(product: Product, tile: GridTile) -> dict[str, tuple[int, int]]:
+def bank_turns(product: Product, tile: BlockTile) -> dict[str, tuple[int, int]]:
     """The turns of loads, stores and copies of a block, and the least that these could take."""
     uops = tiled(product, tile).uops
     totals: dict[str, tuple[int, int]] = {}
@@ -264,7 +264,7 @@ def bank_turns(product: Product, tile: GridTile) -> dict[str, tuple[int, int]]:
 def test_warps_take_turns_at_no_bank(
     by: MatrixIntrinsic, turned: tuple[bool, bool], stages: int, step: int
 ) -> None:
-    tile = GridTile(4, 8, 16, 8, step, matrices=by, stages=stages)
+    tile = BlockTile(4, 8, 16, 8, step, matrices=by, stages=stages)
     found = bank_turns(Product(64, 64, 2 * step, by.sources[0], turned), tile)
     assert found.keys() == {"load", "copy" if stages > 1 else "store"}
     for what, (real, least) in found.items():
@@ -273,7 +273,7 @@ def test_warps_take_turns_at_no_bank(
 
 @pytest.mark.parametrize("turned", TURNED, ids=str)
 def test_threads_take_turns_at_no_bank(turned: tuple[bool, bool]) -> None:
-    tile = GridTile(8, 8, 16, 16, step=16, stages=2)
+    tile = BlockTile(8, 8, 16, 16, step=16, stages=2)
     found = bank_turns(Product(128, 128, 16, turned=turned), tile)
     assert found.keys() == {"load", "copy"}
     for what, (real, least) in found.items():
@@ -452,7 +452,7 @@ def test_memory_that_a_launch_asks_for() -> None:
     target = replace(GPU, shared_bytes=96 << 10, static_shared_bytes=48 << 10)
     plan = Plan(lower(Product(64, 64, 64).ast, "tiled"), target)
     plan.collapse()
-    assert tile_grid(plan, the_output(plan.kernel).name, GridTile(4, 4, 16, 16, step=64, stages=2))
+    assert tile_grid(plan, the_output(plan.kernel).name, BlockTile(4, 4, 16, 16, step=64, stages=2))
     linearizer = Linearizer(Product(64, 64, 64).ast, target, plan.opts, "tiled").linearize()
     arrays = [u.arg[1] * 4 for u in linearizer.uops if u.op is UOps.SHARED]
     assert linearizer.shared_bytes == sum(arrays) > 48 << 10

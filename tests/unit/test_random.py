@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from ferrule.autograd import Value
-from ferrule.autograd.iota import count_to
+from ferrule.autograd import TracedValue
+from ferrule.autograd.iota import iota
 from ferrule.dtype import dtypes
 from ferrule.engine.random import random_words, threefry
 from ferrule.ir.lazy import LazyBuffer
@@ -12,8 +12,8 @@ from ferrule.ir.shape.view import ShapeError
 from ferrule.tensor import Tensor
 
 
-def _words(*numbers: int) -> list[Value]:
-    return [Value(LazyBuffer.const(n, dtypes.uint32, (1,), "NUMPY")) for n in numbers]
+def _words(*numbers: int) -> list[TracedValue]:
+    return [TracedValue(LazyBuffer.const(n, dtypes.uint32, (1,), "NUMPY")) for n in numbers]
 
 
 @pytest.mark.parametrize(
@@ -78,11 +78,11 @@ def test_too_many_at_once() -> None:
 
 @pytest.mark.parametrize("size", [0, 1, 7, 4096, 4097, 10_000])
 def test_counting(size: int) -> None:
-    numbers = Tensor._wrap(count_to(size, dtypes.int32, "NUMPY")).numpy()
+    numbers = Tensor._wrap(iota(size, dtypes.int32, "NUMPY")).numpy()
     np.testing.assert_array_equal(numbers, np.arange(size, dtype=np.int32))
 
 
 def test_counting_beyond_two_digits() -> None:
-    large = Tensor._wrap(count_to(20_000_000, dtypes.int32, "NUMPY"))
+    large = Tensor._wrap(iota(20_000_000, dtypes.int32, "NUMPY"))
     part = large[16_777_210:16_777_220]
     assert part.tolist() == list(range(16_777_210, 16_777_220))

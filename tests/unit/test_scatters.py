@@ -42,7 +42,7 @@ def test_rows_are_shared_in_any_order(
     in_place: bool,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(scatters, "SERIAL_WORK", 0)
+    monkeypatch.setattr(scatters, "MIN_PARALLEL_WORK", 0)
     ast = scatter(shape, axis, size, in_place=in_place, whole=whole)
     uops = Linearizer(ast, TARGET).linearize().uops
     chunks = extent(uops, [])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from ferrule import Tensor
-from ferrule.autograd import Value
+from ferrule.autograd import TracedValue
 from ferrule.dtype import DType, dtypes
 from ferrule.fusion.costs import Cost, Costs
 from ferrule.fusion.plans.execution_plan import Form
@@ -31,12 +31,12 @@ def value(dtype: DType, shape: tuple[int, ...] = (3, 4)) -> LazyBuffer:
     return LazyBuffer.in_buffer(Buffer("CPU", size, dtype), shape)
 
 
-def chain(x: Value) -> Value:
+def chain(x: TracedValue) -> TracedValue:
     """Each step has one user."""
     return (x.alu(UnaryOps.NEG) * 3.0).alu(UnaryOps.EXP2)
 
 
-def nested(x: Value) -> Value:
+def nested(x: TracedValue) -> TracedValue:
     return special.magnitude(special.tanh(x).alu(UnaryOps.NEG)) * special.tanh(x)
 
 
@@ -65,7 +65,7 @@ def test_the_steps_are_those_of_the_function(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr("ferrule.autograd.tape._constants", {})
     x = value(dtypes.float32)
     steps = applied(chain, x).arg
-    assert steps.spelled_out(x) is chain(Value(x)).node
+    assert steps.spelled_out(x) is chain(TracedValue(x)).node
 
 
 def test_what_is_known_stays_so() -> None:
@@ -74,7 +74,7 @@ def test_what_is_known_stays_so() -> None:
         x = LazyBuffer.const(number, dtypes.float32, shape, "NUMPY")
         found = applied(special.relu, x)
         assert found.op is LoadOps.CONST
-        assert found is special.relu(Value(x)).node
+        assert found is special.relu(TracedValue(x)).node
     empty = value(dtypes.float32, (0, 3))
     assert applied(special.tanh, empty).op is LoadOps.CONST
     steps: Steps = applied(special.relu, value(dtypes.float32)).arg
@@ -84,9 +84,9 @@ def test_what_is_known_stays_so() -> None:
 def test_what_is_no_element_wise_function_is_called_each_time() -> None:
     calls = []
 
-    def total(x: Value) -> Value:
+    def total(x: TracedValue) -> TracedValue:
         calls.append(x.shape)
-        return Value(x.node.r(ReduceOps.SUM, range(len(x.shape))))
+        return TracedValue(x.node.r(ReduceOps.SUM, range(len(x.shape))))
 
     x = value(dtypes.float32)
     assert applied(total, x).op is ReduceOps.SUM

@@ -23,7 +23,7 @@ from ferrule.codegen.search import seeds
 from ferrule.device import Compiled, Device, DeviceUnavailableError
 from ferrule.device.autotune import measurement, tuner
 from ferrule.device.autotune.measurement import Worker, WorkerLostError
-from ferrule.device.autotune.tuning_cache import TuningWarning, Winner
+from ferrule.device.autotune.tuning_cache import TunedSchedule, TuningWarning
 from ferrule.dtype import DType, dtypes
 from ferrule.ir.buffer import allocators
 from ferrule.ir.shape.shapetracker import ShapeTracker
@@ -73,16 +73,16 @@ def on_cpu(values: np.ndarray) -> Tensor:
 
 
 def test_a_winner_goes_to_json_and_back() -> None:
-    winner = Winner((Opt("split", ("out0", "i0.0", 4, "mask")),), 2.0, 1.0, 7, "")
-    assert Winner.from_json(winner.to_json()) == winner
+    winner = TunedSchedule((Opt("split", ("out0", "i0.0", 4, "mask")),), 2.0, 1.0, 7, "")
+    assert TunedSchedule.from_json(winner.to_json()) == winner
     assert winner.gained
-    assert not Winner((), 1.0, 1.0).gained
+    assert not TunedSchedule((), 1.0, 1.0).gained
 
 
 @pytest.mark.parametrize("text", ["", "5", "[1]", "[[], 1, 2, 3]", '[[[3, "x"]], 1, 2, 3, ""]'])
 def test_what_is_no_winner(text: str) -> None:
     with pytest.raises(ValueError, match="not a winner"):
-        Winner.from_json(text)
+        TunedSchedule.from_json(text)
 
 
 @pytest.fixture
@@ -98,7 +98,7 @@ def test_a_winner_is_used_by_later_devices(folder: Path) -> None:
         own = first.get_linearizer(AST).opts
         assert own != opts
         untuned = first.get_runner(AST)
-        first.adopt(AST, Winner(opts, 2.0, 1.0, 5))
+        first.adopt(AST, TunedSchedule(opts, 2.0, 1.0, 5))
         assert first.get_linearizer(AST).opts == opts
         assert first.get_runner(AST).lib != untuned.lib
         later = cpu()
@@ -110,11 +110,13 @@ def test_no_gain_changes_nothing(folder: Path) -> None:
     with Context(FERRULE_CACHE_DIR=str(folder)):
         found = cpu()
         before = found.get_runner(AST)
-        found.adopt(AST, Winner(found.get_linearizer(AST).opts, 1.0, 1.0, 5))
+        found.adopt(AST, TunedSchedule(found.get_linearizer(AST).opts, 1.0, 1.0, 5))
         assert found.get_runner(AST) is before
 
 
-BAD_OPTS = Winner((Opt("split", ("no such nest", "i", 4, "mask")),), 2.0, 1.0).to_json().encode()
+BAD_OPTS = (
+    TunedSchedule((Opt("split", ("no such nest", "i", 4, "mask")),), 2.0, 1.0).to_json().encode()
+)
 
 
 @pytest.mark.parametrize("entry", [b"garbage", BAD_OPTS])
@@ -327,10 +329,10 @@ def test_beam_searches_once(folder: Path, monkeypatch: pytest.MonkeyPatch) -> No
     searched: list[LazyOp] = []
     opts = another_schedule(AST)
 
-    def pretend(self: object, ast: LazyOp, seconds: float, width: int) -> Winner:
+    def pretend(self: object, ast: LazyOp, seconds: float, width: int) -> TunedSchedule:
         searched.append(ast)
         assert (seconds, width) == (3.5, 2)
-        return Winner(opts, 2.0, 1.0, 9)
+        return TunedSchedule(opts, 2.0, 1.0, 9)
 
     monkeypatch.setattr("ferrule.device.autotune.tuner.Tuner.tune", pretend)
     with Context(FERRULE_CACHE_DIR=str(folder)):

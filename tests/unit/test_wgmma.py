@@ -18,7 +18,7 @@ from ferrule.codegen.lower import lower
 from ferrule.codegen.opt import ScheduleError
 from ferrule.codegen.plan import Plan
 from ferrule.codegen.schedules.gpu.chains import Chain, ChainTile, tile_chain
-from ferrule.codegen.schedules.gpu.cost import GridTile, Work, best_grid_tile
+from ferrule.codegen.schedules.gpu.cost import BlockTile, Work, best_grid_tile
 from ferrule.codegen.schedules.gpu.tile import tile_grid
 from ferrule.codegen.uops import ProgramError, UOp, UOps, verify
 from ferrule.dtype import dtypes
@@ -28,11 +28,11 @@ from ferrule.runtime.cuda.compiler import CUDACompiler
 
 H100 = nvidia("sm_90a")
 TURNED = list(every((False, True), repeat=2))
-SMALL = GridTile(2, 16, 32, 4, step=64, matrices=WGMMA, stages=3)
-LARGE = GridTile(2, 32, 64, 4, step=64, matrices=WGMMA, stages=4)
+SMALL = BlockTile(2, 16, 32, 4, step=64, matrices=WGMMA, stages=3)
+LARGE = BlockTile(2, 32, 64, 4, step=64, matrices=WGMMA, stages=4)
 
 
-def tiled(product: Product, tile: GridTile) -> Linearizer:
+def tiled(product: Product, tile: BlockTile) -> Linearizer:
     plan = Plan(lower(product.ast, "tiled"), H100)
     plan.collapse()
     assert tile_grid(plan, the_output(plan.kernel).name, tile)
@@ -42,7 +42,7 @@ def tiled(product: Product, tile: GridTile) -> Linearizer:
 @pytest.mark.parametrize("tile", [SMALL, LARGE], ids=["64x64", "128x128"])
 @pytest.mark.parametrize("turned", TURNED, ids=str)
 @pytest.mark.parametrize("dtype", WGMMA.sources, ids=lambda dtype: dtype.name)
-def test_products(dtype, turned: tuple[bool, bool], tile: GridTile) -> None:  # type: ignore[no-untyped-def]
+def test_products(dtype, turned: tuple[bool, bool], tile: BlockTile) -> None:  # type: ignore[no-untyped-def]
     product = Product(136, 72, 200, dtype, turned)
     uops = tiled(product, tile).uops
     product.check(interpreted(uops))
@@ -113,7 +113,7 @@ def test_what_is_no_product_by_warp_groups() -> None:
 
 def chain_tile(groups: int, terms: int, columns: int) -> ChainTile:
     """Rows for so many warp groups, and lines of 64 terms and columns."""
-    scores = GridTile(2, 16 * terms, 32 * groups, 4, step=64, matrices=WGMMA, stages=2)
+    scores = BlockTile(2, 16 * terms, 32 * groups, 4, step=64, matrices=WGMMA, stages=2)
     return ChainTile(scores, replace(scores, columns=16 * columns, step=64 * terms), whole=True)
 
 

@@ -9,7 +9,7 @@ from contextvars import ContextVar
 from typing import Any, Final, TypeAlias, final
 from weakref import WeakKeyDictionary
 
-from ferrule.autograd import Edge, Entry, GradientError, Leaf, Value, no_grad
+from ferrule.autograd import GradEdge, GradientError, GradNode, Leaf, TracedValue, no_grad
 from ferrule.autograd.concat import total_gradient
 from ferrule.autograd.training import note_gradients
 from ferrule.base.records import dataclass
@@ -20,14 +20,14 @@ from ferrule.base.records import dataclass
 class Hook:
     """A function that changes a gradient, and the user's function that it calls."""
 
-    run: Callable[[Value], Value]
+    run: Callable[[TracedValue], TracedValue]
     function: Callable[[Any], Any]
 
 
-hooks: Final[WeakKeyDictionary[Edge, dict[int, Hook]]] = WeakKeyDictionary()
+hooks: Final[WeakKeyDictionary[GradEdge, dict[int, Hook]]] = WeakKeyDictionary()
 """The hooks of each edge, in order; they run once the edge's gradient is complete."""
 
-_Arrived: TypeAlias = dict[Edge, list[Value]]
+_Arrived: TypeAlias = dict[GradEdge, list[TracedValue]]
 """The gradients that have arrived at each edge so far, one for each use."""
 
 
@@ -56,15 +56,15 @@ def note_passed() -> Iterator[Passed]:
 
 
 def entries_below(
-    roots: Iterable[Edge], since: int = 0, known: Container[Edge] = ()
-) -> list[Entry]:
+    roots: Iterable[GradEdge], since: int = 0, known: Container[GradEdge] = ()
+) -> list[GradNode]:
     """All entries below the roots, each after its parents.
 
     Entries with a serial below `since` and `known` ones are left out, with all only below them.
     """
-    order: list[Entry] = []
-    seen: set[Edge] = set()
-    pending: list[tuple[Edge, bool]] = [(root, False) for root in roots]
+    order: list[GradNode] = []
+    seen: set[GradEdge] = set()
+    pending: list[tuple[GradEdge, bool]] = [(root, False) for root in roots]
     while pending:
         edge, done = pending.pop()
         if isinstance(edge, Leaf):
@@ -80,7 +80,7 @@ def entries_below(
     return order
 
 
-def _leading_to(targets: set[Edge], order: Sequence[Entry]) -> set[Edge]:
+def _leading_to(targets: set[GradEdge], order: Sequence[GradNode]) -> set[GradEdge]:
     """The edges from which a target can be reached, the targets included."""
     leading = set(targets)
     for entry in order:
@@ -90,15 +90,15 @@ def _leading_to(targets: set[Edge], order: Sequence[Entry]) -> set[Edge]:
 
 
 def pull_back(
-    outputs: Sequence[Value],
-    seeds: Sequence[Value],
-    targets: Iterable[Edge] | None = None,
+    outputs: Sequence[TracedValue],
+    seeds: Sequence[TracedValue],
+    targets: Iterable[GradEdge] | None = None,
     *,
     retain: bool = False,
     create_graph: bool = False,
-    kept: Collection[Edge] = (),
-    unhooked: Container[Edge] = (),
-) -> dict[Edge, Value]:
+    kept: Collection[GradEdge] = (),
+    unhooked: Container[GradEdge] = (),
+) -> dict[GradEdge, TracedValue]:
     """The gradients of the targets, given the gradients (`seeds`) of the outputs.
 
     `targets` None means all leaves below, and the edges in `kept`. A target that the outputs do not
@@ -113,7 +113,7 @@ def pull_back(
             _add(grads, output.edge, seed)
     order = entries_below(list(grads))
     note_gradients(order)
-    wanted: set[Edge] = set(kept).intersection(order) if targets is None else set(targets)
+    wanted: set[GradEdge] = set(kept).intersection(order) if targets is None else set(targets)
     leading = None if targets is None else _leading_to(wanted, order)
     hooked = {edge: None for edge in hooks if edge not in unhooked}  # in order
     passed = _passed.get()
@@ -137,7 +137,7 @@ def pull_back(
     return found
 
 
-def _hooked(edge: Edge, grad: Value) -> Value:
+def _hooked(edge: GradEdge, grad: TracedValue) -> TracedValue:
     """The gradient of an edge after its hooks."""
     for hook in list(hooks.get(edge, {}).values()):
         grad = hook.run(grad)
@@ -145,7 +145,7 @@ def _hooked(edge: Edge, grad: Value) -> Value:
 
 
 def _step(
-    grads: _Arrived, entry: Entry, leading: set[Edge] | None, wanted: Container[Edge]
+    grads: _Arrived, entry: GradNode, leading: set[GradEdge] | None, wanted: Container[GradEdge]
 ) -> None:
     """Propagate the gradient of one entry to its parents."""
     arrived = grads.get(entry) if entry in wanted else grads.pop(entry, None)
@@ -166,5 +166,5 @@ def _step(
             _add(grads, parent, part)
 
 
-def _add(grads: _Arrived, edge: Edge, grad: Value) -> None:
+def _add(grads: _Arrived, edge: GradEdge, grad: TracedValue) -> None:
     grads.setdefault(edge, []).append(grad)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from ferrule.autograd.tape import Entry, Gradients, Rule, Value, record
+from ferrule.autograd.tape import Gradients, GradNode, Rule, TracedValue, record
 from ferrule.ir.dtype import dtypes
 from ferrule.ir.expr import as_int, sint
 from ferrule.ir.lazy import LazyBuffer
@@ -13,7 +13,7 @@ from ferrule.ir.lazyop import MovementOps
 from ferrule.ir.shape.view import same
 
 
-def concatenated(values: Sequence[Value], axis: int) -> Value:
+def concatenated(values: Sequence[TracedValue], axis: int) -> TracedValue:
     """Values joined along an axis."""
     if len(values) == 1:
         return values[0]
@@ -26,26 +26,26 @@ def concatenated(values: Sequence[Value], axis: int) -> Value:
         result = _placed(result, axis, 0, total)
     start: sint = some[0].shape[axis]
     for value in some[1:]:
-        there = _placed(Value(all_true(value)), axis, start, total)
+        there = _placed(TracedValue(all_true(value)), axis, start, total)
         result = there.where(_placed(value.detach(), axis, start, total), result)
         start = as_int(start + value.shape[axis])
     return record("cat", _CAT, values, result.node, axis)
 
 
-def all_true(value: Value) -> LazyBuffer:
+def all_true(value: TracedValue) -> LazyBuffer:
     """True for every element of a value."""
     return LazyBuffer.const(True, dtypes.bool, value.shape, value.node.device)
 
 
-def _placed(value: Value, axis: int, start: sint, total: sint) -> Value:
+def _placed(value: TracedValue, axis: int, start: sint, total: sint) -> TracedValue:
     """The value from `start` on along an axis of `total`, zeros elsewhere."""
     padding: list[tuple[sint, sint]] = [(0, 0)] * len(value.shape)
     padding[axis] = (start, as_int(total - start - value.shape[axis]))
     return value.pad(padding)
 
 
-def _reverse_cat(grad: Value, entry: Entry) -> Gradients:
-    parts: list[Value | None] = []
+def _reverse_cat(grad: TracedValue, entry: GradNode) -> Gradients:
+    parts: list[TracedValue | None] = []
     start: sint = 0
     for shape, parent in zip(entry.shapes, entry.parents, strict=True):
         stop = as_int(start + shape[entry.arg])
@@ -82,12 +82,12 @@ def total_gradient(grads: Sequence[Any]) -> Any:
 
 
 def _is_padded(grad: object) -> bool:
-    if not isinstance(grad, Value) or grad.node.realized is not None:
+    if not isinstance(grad, TracedValue) or grad.node.realized is not None:
         return False
     return grad.node.op is MovementOps.PAD
 
 
-def _joined(padded: Sequence[Value]) -> Value | None:
+def _joined(padded: Sequence[TracedValue]) -> TracedValue | None:
     """The sum of padded values that lie one after the other along an axis; None if they do not."""
     args = [value.node.arg for value in padded]
     axes = {axis for arg in args for axis, pair in enumerate(arg) if pair != (0, 0)}
@@ -107,10 +107,10 @@ def _joined(padded: Sequence[Value]) -> Value | None:
     return concatenated([_inside(value) for _, value in pairs], axis)
 
 
-def _inside(padded: Value) -> Value:
+def _inside(padded: TracedValue) -> TracedValue:
     """A padded value without its padding."""
     node = padded.node
     if padded.edge is None:
-        return Value(node.srcs[0])
+        return TracedValue(node.srcs[0])
     sizes = zip(node.arg, node.shape, strict=True)
     return padded.shrink([(before, size - after) for (before, after), size in sizes])

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from ferrule.autograd import Value
+from ferrule.autograd import TracedValue
 from ferrule.base.helpers import prod
 from ferrule.ir.buffer import Buffer
 from ferrule.ir.dtype import DType, dtypes
@@ -21,13 +21,13 @@ _BASE = 4096
 _digits: dict[str, LazyBuffer] = {}
 
 
-def _digits_on(device: str) -> Value:
+def _digits_on(device: str) -> TracedValue:
     node = _digits.get(device)
     if node is None:
         numbers = np.arange(_BASE, dtype=np.int32)
         node = LazyBuffer.from_buffer(Buffer.fromCPU(device, numbers), (_BASE,))
         _digits[device] = node
-    return Value(node)
+    return TracedValue(node)
 
 
 def is_numbers(buffer: Buffer) -> bool:
@@ -35,20 +35,20 @@ def is_numbers(buffer: Buffer) -> bool:
     return any(node.realized is buffer for node in _digits.values())
 
 
-def place_dtype(*sizes: sint) -> DType:
+def position_dtype(*sizes: sint) -> DType:
     """The dtype of positions on an axis, or on several merged ones: int64 if int32 is too narrow.
 
-    >>> place_dtype(5000), place_dtype(1 << 16, 1 << 16)
+    >>> position_dtype(5000), position_dtype(1 << 16, 1 << 16)
     (dtypes.int32, dtypes.int64)
     """
     return dtypes.int32 if storage_size(sizes) <= dtypes.max(dtypes.int32) else dtypes.int64
 
 
-def count_to(size: sint, dtype: DType, device: str) -> Value:
+def iota(size: sint, dtype: DType, device: str) -> TracedValue:
     """0 to size - 1, of shape (size,); wide enough for any size if the dtype is.
 
     >>> from ferrule.ir.dtype import dtypes
-    >>> count_to(5000, dtypes.int32, "NUMPY").shape
+    >>> iota(5000, dtypes.int32, "NUMPY").shape
     (5000,)
     """
     digits = _digits_on(device)

@@ -1,11 +1,11 @@
-"""The reverse rule of each primitive op, written over `Value`s."""
+"""The reverse rule of each primitive op, written over `TracedValue`s."""
 
 from __future__ import annotations
 
 import math
 
 from ferrule.autograd.recording import is_recording
-from ferrule.autograd.tape import IDENTITY, Entry, Gradients, Region, Rule, Value
+from ferrule.autograd.tape import IDENTITY, Gradients, GradNode, Region, Rule, TracedValue
 from ferrule.ir.dtype import dtypes
 from ferrule.ir.expr import sint
 from ferrule.ir.lazy import LazyBuffer
@@ -13,11 +13,11 @@ from ferrule.ir.lazyop import BinaryOps, LoadOps, MovementOps, Op, ReduceOps, Te
 from ferrule.ir.shape.view import prod_sint, same
 
 
-def _reverse_sub(grad: Value, entry: Entry) -> Gradients:
+def _reverse_sub(grad: TracedValue, entry: GradNode) -> Gradients:
     return grad, -grad if entry.parents[1] is not None else None
 
 
-def _reverse_mul(grad: Value, entry: Entry) -> Gradients:
+def _reverse_mul(grad: TracedValue, entry: GradNode) -> Gradients:
     a, b = entry.saved
     return (
         grad * b if entry.parents[0] is not None else None,
@@ -25,18 +25,18 @@ def _reverse_mul(grad: Value, entry: Entry) -> Gradients:
     )
 
 
-def _reverse_div(grad: Value, entry: Entry) -> Gradients:
+def _reverse_div(grad: TracedValue, entry: GradNode) -> Gradients:
     (b,) = entry.saved
     quotient = grad / b
     return quotient, -(quotient * entry.result()) if entry.parents[1] is not None else None
 
 
-def _reverse_mod(grad: Value, entry: Entry) -> Gradients:
+def _reverse_mod(grad: TracedValue, entry: GradNode) -> Gradients:
     a, b = entry.saved
     return grad, -(grad * (a / b).alu(UnaryOps.TRUNC)) if entry.parents[1] is not None else None
 
 
-def _reverse_maximum(grad: Value, entry: Entry) -> Gradients:
+def _reverse_maximum(grad: TracedValue, entry: GradNode) -> Gradients:
     """Equal operands get half each; the smaller one gets 0, even of an infinite gradient."""
     a, b = entry.saved
     zero, half = grad.full(0), grad * 0.5
@@ -44,7 +44,7 @@ def _reverse_maximum(grad: Value, entry: Entry) -> Gradients:
     return left.where(grad, right.where(zero, half)), right.where(grad, left.where(zero, half))
 
 
-def _reverse_muladd(grad: Value, entry: Entry) -> Gradients:
+def _reverse_muladd(grad: TracedValue, entry: GradNode) -> Gradients:
     a, b = entry.saved
     return (
         grad * b if entry.parents[0] is not None else None,
@@ -53,45 +53,45 @@ def _reverse_muladd(grad: Value, entry: Entry) -> Gradients:
     )
 
 
-def _reverse_where(grad: Value, entry: Entry) -> Gradients:
+def _reverse_where(grad: TracedValue, entry: GradNode) -> Gradients:
     (condition,) = entry.saved
     zero = grad.full(0)
     return None, condition.where(grad, zero), condition.where(zero, grad)
 
 
-def _reverse_exp2(grad: Value, entry: Entry) -> Gradients:
+def _reverse_exp2(grad: TracedValue, entry: GradNode) -> Gradients:
     return (grad * entry.result() * math.log(2),)
 
 
-def _reverse_log2(grad: Value, entry: Entry) -> Gradients:
+def _reverse_log2(grad: TracedValue, entry: GradNode) -> Gradients:
     (x,) = entry.saved
     return (grad / (x * math.log(2)),)
 
 
-def _reverse_sin(grad: Value, entry: Entry) -> Gradients:
+def _reverse_sin(grad: TracedValue, entry: GradNode) -> Gradients:
     (x,) = entry.saved
     return (grad * x.alu(UnaryOps.COS),)
 
 
-def _reverse_cos(grad: Value, entry: Entry) -> Gradients:
+def _reverse_cos(grad: TracedValue, entry: GradNode) -> Gradients:
     (x,) = entry.saved
     return (-(grad * x.alu(UnaryOps.SIN)),)
 
 
-def _reverse_sqrt(grad: Value, entry: Entry) -> Gradients:
+def _reverse_sqrt(grad: TracedValue, entry: GradNode) -> Gradients:
     return (grad * 0.5 / entry.result(),)
 
 
-def _reverse_reciprocal(grad: Value, entry: Entry) -> Gradients:
+def _reverse_reciprocal(grad: TracedValue, entry: GradNode) -> Gradients:
     result = entry.result()
     return (-(grad * result * result),)
 
 
-def _reverse_sum(grad: Value, entry: Entry) -> Gradients:
+def _reverse_sum(grad: TracedValue, entry: GradNode) -> Gradients:
     return (grad.expand(entry.shapes[0]),)
 
 
-def _reverse_max(grad: Value, entry: Entry) -> Gradients:
+def _reverse_max(grad: TracedValue, entry: GradNode) -> Gradients:
     """Elements that share the maximum share its gradient evenly."""
     (x,) = entry.saved
     chosen = x.equals(entry.result().expand(x.shape)).cast(x.dtype)
@@ -99,7 +99,7 @@ def _reverse_max(grad: Value, entry: Entry) -> Gradients:
     return (share.expand(x.shape) * chosen,)
 
 
-def _reverse_prod(grad: Value, entry: Entry) -> Gradients:
+def _reverse_prod(grad: TracedValue, entry: GradNode) -> Gradients:
     """The product of the other elements: if one is 0, only its own gradient is not 0."""
     (x,) = entry.saved
     if is_recording():
@@ -114,7 +114,7 @@ def _reverse_prod(grad: Value, entry: Entry) -> Gradients:
     return (grad.expand(x.shape) * zero.where(at_zero, elsewhere),)
 
 
-def _product_of_others(x: Value, axes: tuple[int, ...]) -> Value:
+def _product_of_others(x: TracedValue, axes: tuple[int, ...]) -> TracedValue:
     """For each element, the product of the others along the axes, without a division.
 
     So it is a polynomial, whose own derivatives are right at zeros, too.
@@ -130,7 +130,7 @@ def _product_of_others(x: Value, axes: tuple[int, ...]) -> Value:
     return products.reshape(moved.shape).permute([order.index(axis) for axis in range(len(order))])
 
 
-def _products_before(x: Value) -> Value:
+def _products_before(x: TracedValue) -> TracedValue:
     """The product of all elements before each one, along the last axis."""
     size = x.shape[-1]
     most = size if isinstance(size, int) else size.max
@@ -142,22 +142,22 @@ def _products_before(x: Value) -> Value:
     return products
 
 
-def _shifted_with_ones(x: Value, step: int) -> Value:
+def _shifted_with_ones(x: TracedValue, step: int) -> TracedValue:
     """The elements shifted by `step` towards the end of the last axis, with ones in front."""
     none = ((0, 0),) * (len(x.shape) - 1)
     front = [(0, size) for size in x.shape]
-    inside = Value(LazyBuffer.const(True, dtypes.bool, x.shape, x.node.device))
+    inside = TracedValue(LazyBuffer.const(True, dtypes.bool, x.shape, x.node.device))
     pad = (*none, (step, 0))
     return inside.pad(pad).where(x.pad(pad), 1).shrink(front)
 
 
-def _reverse_scatter(grad: Value, entry: Entry) -> Gradients:
+def _reverse_scatter(grad: TracedValue, entry: GradNode) -> Gradients:
     (index,) = entry.saved
     base = (grad,) if len(entry.parents) > 2 else ()
     return taken(grad, index, entry.arg[0]), None, *base
 
 
-def taken(value: Value, index: Value, axis: int) -> Value:
+def taken(value: TracedValue, index: TracedValue, axis: int) -> TracedValue:
     """The elements of a value at an index that may be smaller on other axes."""
     sizes = enumerate(zip(index.shape, value.shape, strict=True))
     cut = [(0, whole if place == axis else n) for place, (n, whole) in sizes]
@@ -165,33 +165,33 @@ def taken(value: Value, index: Value, axis: int) -> Value:
     return (value if fits else value.shrink(cut)).gather(index, axis)
 
 
-def _reverse_reshape(grad: Value, entry: Entry) -> Gradients:
+def _reverse_reshape(grad: TracedValue, entry: GradNode) -> Gradients:
     return (grad.reshape(entry.shapes[0]),)
 
 
-def _reverse_permute(grad: Value, entry: Entry) -> Gradients:
+def _reverse_permute(grad: TracedValue, entry: GradNode) -> Gradients:
     inverse = [0] * len(entry.arg)
     for position, axis in enumerate(entry.arg):
         inverse[axis] = position
     return (grad.permute(inverse),)
 
 
-def _reverse_expand(grad: Value, entry: Entry) -> Gradients:
+def _reverse_expand(grad: TracedValue, entry: GradNode) -> Gradients:
     pairs = zip(entry.shapes[0], grad.shape, strict=True)
     return (grad.sum([axis for axis, (size, wide) in enumerate(pairs) if size != wide]),)
 
 
-def _reverse_pad(grad: Value, entry: Entry) -> Gradients:
+def _reverse_pad(grad: TracedValue, entry: GradNode) -> Gradients:
     sizes = zip(entry.arg, entry.shapes[0], strict=True)
     return (grad.shrink([(before, before + size) for (before, _), size in sizes]),)
 
 
-def _reverse_shrink(grad: Value, entry: Entry) -> Gradients:
+def _reverse_shrink(grad: TracedValue, entry: GradNode) -> Gradients:
     sizes = zip(entry.arg, entry.shapes[0], strict=True)
     return (grad.pad([(start, size - stop) for (start, stop), size in sizes]),)
 
 
-def _reverse_stride(grad: Value, entry: Entry) -> Gradients:
+def _reverse_stride(grad: TracedValue, entry: GradNode) -> Gradients:
     """Zeros between the elements, then the flips undone."""
     for axis, step in enumerate(entry.arg):
         if abs(step) != 1:
@@ -201,7 +201,7 @@ def _reverse_stride(grad: Value, entry: Entry) -> Gradients:
     return (grad,)
 
 
-def _spread(value: Value, axis: int, step: int, length: sint) -> Value:
+def _spread(value: TracedValue, axis: int, step: int, length: sint) -> TracedValue:
     """The elements along `axis` moved `step` apart, with zeros between them, `length` in all."""
     shape = value.shape
     before, size, after = shape[:axis], shape[axis], shape[axis + 1 :]
@@ -214,14 +214,14 @@ def _spread(value: Value, axis: int, step: int, length: sint) -> Value:
     return apart.shrink(kept)
 
 
-def _reverse_window(grad: Value, entry: Entry) -> Gradients:
+def _reverse_window(grad: TracedValue, entry: GradNode) -> Gradients:
     axis, _, stride, dilation = entry.arg
     length = entry.shapes[0][axis]
     back = grad.unwindow(axis, length, stride, dilation)
     return (back.sum((len(back.shape) - 1,)).reshape(entry.shapes[0]),)
 
 
-def _reverse_unwindow(grad: Value, entry: Entry) -> Gradients:
+def _reverse_unwindow(grad: TracedValue, entry: GradNode) -> Gradients:
     """A window over each of the K copies, of which element k of copy k is taken: the diagonal.
 
     Under a sum over the copies, these are equal, and one window has all elements.
@@ -237,14 +237,14 @@ def _reverse_unwindow(grad: Value, entry: Entry) -> Gradients:
         copy = grad.shrink([*first, (0, 1)]).reshape(grad.shape[:-1])
         return (_resized(copy, axis, length, reach).window(axis, size, stride, dilation),)
     windows = _resized(grad, axis, length, reach).window(axis, size, stride, dilation)
-    ones = Value(LazyBuffer.const(True, dtypes.bool, (size, 1), grad.node.device))
+    ones = TracedValue(LazyBuffer.const(True, dtypes.bool, (size, 1), grad.node.device))
     diagonal = ones.pad(((0, 0), (0, size))).reshape((size * (size + 1),))
     diagonal = diagonal.shrink(((0, size * size),)).reshape((1,) * (rank - 1) + (size, size))
     picked = diagonal.expand(windows.shape).where(windows, 0).sum((rank,))
     return (picked.reshape(entry.shapes[0]),)
 
 
-def _resized(value: Value, axis: int, length: sint, wanted: sint) -> Value:
+def _resized(value: TracedValue, axis: int, length: sint, wanted: sint) -> TracedValue:
     """The value with the size of an axis changed at its end, by zeros or by a cut."""
     more = wanted - length
     if isinstance(more, int) and more < 0:
@@ -252,12 +252,12 @@ def _resized(value: Value, axis: int, length: sint, wanted: sint) -> Value:
     return value.pad([(0, more if i == axis else 0) for i in range(len(value.shape))])
 
 
-def _reverse_gather(grad: Value, entry: Entry) -> Gradients:
+def _reverse_gather(grad: TracedValue, entry: GradNode) -> Gradients:
     (index,) = entry.saved
     return grad.scatter(index, entry.arg, entry.shapes[0][entry.arg]), None
 
 
-def _reverse_assign(grad: Value, entry: Entry) -> Gradients:
+def _reverse_assign(grad: TracedValue, entry: GradNode) -> Gradients:
     region: Region | None = entry.arg
     if region is None:
         return None, grad

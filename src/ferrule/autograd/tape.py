@@ -1,9 +1,9 @@
 """Values that remember how they were made.
 
-A `Value` is a node of the lazy graph and, while it depends on something that needs a gradient, an
-`Edge` into the tape. The tape is a second graph beside the lazy one: a realised node drops its
-sources, an `Entry` keeps what its rule will ask for, and nothing else. Rules are written over
-`Value`s, so that they can be recorded and differentiated themselves.
+A `TracedValue` is a node of the lazy graph and, while it depends on something that needs a
+gradient, a `GradEdge` into the tape. The tape is a second graph beside the lazy one: a realised
+node drops its sources, a `GradNode` keeps what its rule will ask for, and nothing else. Rules are
+written over `TracedValue`s, so that they can be recorded and differentiated themselves.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ class Leaf:
 
 
 @final
-class Entry:
+class GradNode:
     """A recorded operation: the edges of its sources, and the values that its rule needs."""
 
     __slots__ = (
@@ -84,7 +84,7 @@ class Entry:
     """Counts entries as they are made."""
 
     def __init__(
-        self, name: str, rule: Rule, sources: Sequence[Value], node: LazyBuffer, arg: Any
+        self, name: str, rule: Rule, sources: Sequence[TracedValue], node: LazyBuffer, arg: Any
     ) -> None:
         self.name = name
         self.rule = rule
@@ -94,22 +94,22 @@ class Entry:
         self.kinds = tuple([source.node.dtype for source in sources])
         inputs = rule.inputs
         self.saved = tuple([sources[position] for position in inputs]) if inputs else ()
-        self.output = Value(node) if rule.output else None
+        self.output = TracedValue(node) if rule.output else None
         self.freed = False
         self.serial = next(_serials)
 
     @staticmethod
     def like(
-        other: Entry,
+        other: GradNode,
         rule: Rule,
         arg: Any,
-        parents: tuple[Edge | None, ...],
+        parents: tuple[GradEdge | None, ...],
         shapes: tuple[Shape, ...],
-        saved: tuple[Value, ...],
-        output: Value | None,
-    ) -> Entry:
+        saved: tuple[TracedValue, ...],
+        output: TracedValue | None,
+    ) -> GradNode:
         """The same operation, recorded in another way."""
-        entry = object.__new__(Entry)
+        entry = object.__new__(GradNode)
         entry.name = other.name
         entry.rule = rule
         entry.arg = arg
@@ -122,10 +122,10 @@ class Entry:
         entry.serial = next(_serials)
         return entry
 
-    def result(self) -> Value:
+    def result(self) -> TracedValue:
         """The result of the operation, for rules that keep it."""
         assert self.output is not None, f"the rule of {self.name} does not keep its output"
-        return Value(self.output.node, self)
+        return TracedValue(self.output.node, self)
 
     def free(self) -> None:
         """Drop the kept values to free memory; entries that keep nothing stay usable."""
@@ -135,8 +135,8 @@ class Entry:
             self.freed = True
 
 
-Edge = Leaf | Entry
-Gradients = tuple["Value | None", ...]
+GradEdge = Leaf | GradNode
+Gradients = tuple["TracedValue | None", ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,7 +146,7 @@ class Rule:
     `inputs` are the positions of the sources to keep; `output` is True if the result is kept.
     """
 
-    reverse: Callable[[Any, Entry], Gradients]
+    reverse: Callable[[Any, GradNode], Gradients]
     inputs: tuple[int, ...] = ()
     output: bool = False
 
@@ -158,17 +158,19 @@ class Region(Protocol):
     def view(self) -> View:
         """The part as a view of the flat memory."""
 
-    def read(self, value: Value) -> Value:
+    def read(self, value: TracedValue) -> TracedValue:
         """The part, from a value with the shape of the whole memory."""
 
 
-def record(name: str, rule: Rule, sources: Sequence[Value], node: LazyBuffer, arg: Any) -> Value:
+def record(
+    name: str, rule: Rule, sources: Sequence[TracedValue], node: LazyBuffer, arg: Any
+) -> TracedValue:
     """`node` as a value; recorded with `rule` if a source needs a gradient."""
     if this_thread.state.recording and dtypes.is_float(node.dtype):
         for source in sources:
             if source.edge is not None:
-                return Value(node, Entry(name, rule, sources, node, arg))
-    return Value(node)
+                return TracedValue(node, GradNode(name, rule, sources, node, arg))
+    return TracedValue(node)
 
 
 @final
@@ -177,7 +179,7 @@ class Parts:
 
     __slots__ = ("of",)
 
-    def __init__(self, of: dict[int, Value]) -> None:
+    def __init__(self, of: dict[int, TracedValue]) -> None:
         self.of = of
 
     def __add__(self, other: Parts) -> Parts:
@@ -190,30 +192,30 @@ class Parts:
 def record_several(
     name: str,
     rule: Rule,
-    sources: Sequence[Value],
+    sources: Sequence[TracedValue],
     nodes: Sequence[LazyBuffer],
     arg: Any,
-    others: Sequence[Edge] = (),
-) -> list[Value]:
+    others: Sequence[GradEdge] = (),
+) -> list[TracedValue]:
     """`record` for several results; the rule is given their gradients as `Parts`.
 
     `others` are edges that the results depend on as well: the rule gives their gradients last.
     """
     depends = bool(others) or any(source.edge is not None for source in sources)
     if not (this_thread.state.recording and depends):
-        return [Value(node) for node in nodes]
+        return [TracedValue(node) for node in nodes]
     assert not rule.output, f"the rule of {name} cannot keep one of several results"
-    whole = Entry(name, rule, sources, nodes[0], arg)
+    whole = GradNode(name, rule, sources, nodes[0], arg)
     whole.parents += tuple(others)
     return [
-        Value(node, Entry(name, _PART, (Value(node, whole),), node, number))
+        TracedValue(node, GradNode(name, _PART, (TracedValue(node, whole),), node, number))
         if dtypes.is_float(node.dtype)
-        else Value(node)
+        else TracedValue(node)
         for number, node in enumerate(nodes)
     ]
 
 
-def _reverse_part(grad: Value, entry: Entry) -> Any:
+def _reverse_part(grad: TracedValue, entry: GradNode) -> Any:
     return (Parts({entry.arg: grad}),)
 
 
@@ -226,32 +228,34 @@ FLAT: frozenset[Op] = frozenset([op for op, row in ELEMENTWISE.items() if row.fl
 """The ops whose derivative is zero wherever it exists, so that nothing flows back."""
 
 
-def _apply(op: Op, sources: tuple[Value, ...], node: LazyBuffer, arg: Any = None) -> Value:
+def _apply(
+    op: Op, sources: tuple[TracedValue, ...], node: LazyBuffer, arg: Any = None
+) -> TracedValue:
     for source in sources:
         if source.edge is not None and this_thread.state.recording:
             return _record_op(op, sources, node, arg)
-    return Value(node)
+    return TracedValue(node)
 
 
-def _record_op(op: Op, sources: tuple[Value, ...], node: LazyBuffer, arg: Any) -> Value:
+def _record_op(op: Op, sources: tuple[TracedValue, ...], node: LazyBuffer, arg: Any) -> TracedValue:
     if op in FLAT or not dtypes.is_float(node.dtype):
-        return Value(node)
+        return TracedValue(node)
     rule = REVERSE.get(op)
     if rule is None:
         raise GradientError(
             f"{op.name} has no rule for its gradient; "
             "compute it under Tensor.no_grad(), or on x.detach()"
         )
-    return Value(node, Entry(op._name_, rule, sources, node, arg))
+    return TracedValue(node, GradNode(op._name_, rule, sources, node, arg))
 
 
 # *** values ***
 
 
-_constants: dict[Any, Value] = {}
+_constants: dict[Any, TracedValue] = {}
 
 
-def constant(number: Number | Expr, dtype: DType, shape: Shape, device: str) -> Value:
+def constant(number: Number | Expr, dtype: DType, shape: Shape, device: str) -> TracedValue:
     """A number for every element; the last few hundred are kept, because functions need many.
 
     An expression is a number that is known when it runs. Raises `OverflowError` if the number is
@@ -267,7 +271,7 @@ def constant(number: Number | Expr, dtype: DType, shape: Shape, device: str) -> 
             check_range(number, dtype)
         if len(_constants) >= 512:
             _constants.clear()
-        value = _constants[key] = Value(LazyBuffer.const(number, dtype, shape, device))
+        value = _constants[key] = TracedValue(LazyBuffer.const(number, dtype, shape, device))
     return value
 
 
@@ -282,7 +286,7 @@ def check_expression(number: Expr, dtype: DType) -> None:
 
 
 @final
-class Value(Handle):
+class TracedValue(Handle):
     """A node of the lazy graph, and its edge into the tape. It never changes.
 
     The methods are the primitive ops: shapes and dtypes must fit exactly, and only Python numbers
@@ -291,7 +295,7 @@ class Value(Handle):
 
     __slots__ = ("edge",)
 
-    def __init__(self, node: LazyBuffer, edge: Edge | None = None) -> None:
+    def __init__(self, node: LazyBuffer, edge: GradEdge | None = None) -> None:
         self.node = node  # what `Handle` does, without a call: each operation makes one
         self._mark = ref(node.anchor)
         self.edge = edge
@@ -306,17 +310,17 @@ class Value(Handle):
         """The number type."""
         return self.node.dtype
 
-    def detach(self) -> Value:
+    def detach(self) -> TracedValue:
         """The same node outside the tape."""
-        return Value(self.node) if self.edge is not None else self
+        return TracedValue(self.node) if self.edge is not None else self
 
-    def full(self, number: Number | Expr, shape: Shape | None = None) -> Value:
+    def full(self, number: Number | Expr, shape: Shape | None = None) -> TracedValue:
         """A constant with this value's dtype and device, and its shape unless given."""
         node = self.node
         shape = node.shape if shape is None else shape
         return constant(number, node.dtype, shape, node.device)
 
-    def nothing(self, shape: Shape) -> Value:
+    def nothing(self, shape: Shape) -> TracedValue:
         """Zeros that depend on this value, though on none of its elements: its gradient is zeros.
 
         A result without elements depends on its operands, too.
@@ -326,96 +330,96 @@ class Value(Handle):
 
     # element-wise
 
-    def alu(self, op: UnaryOps | BinaryOps | TernaryOps, *others: Value) -> Value:
+    def alu(self, op: UnaryOps | BinaryOps | TernaryOps, *others: TracedValue) -> TracedValue:
         """An element-wise op on this value and others of its shape."""
         sources = (self, *others)
         node = elementwise(op, tuple([source.node for source in sources]))
         return _apply(op, sources, node)
 
-    def cast(self, dtype: DType) -> Value:
+    def cast(self, dtype: DType) -> TracedValue:
         """The numbers as another type holds them."""
         if dtype is self.node.dtype:
             return self
         return _apply(UnaryOps.CAST, (self,), self.node.cast(dtype), dtype)
 
-    def bitcast(self, dtype: DType) -> Value:
+    def bitcast(self, dtype: DType) -> TracedValue:
         """The same bits, read as another type."""
-        return Value(self.node.bitcast(dtype))
+        return TracedValue(self.node.bitcast(dtype))
 
-    def _other(self, other: Value | Number) -> Value:
-        return other if isinstance(other, Value) else self.full(other)
+    def _other(self, other: TracedValue | Number) -> TracedValue:
+        return other if isinstance(other, TracedValue) else self.full(other)
 
-    def __add__(self, other: Value | Number) -> Value:
+    def __add__(self, other: TracedValue | Number) -> TracedValue:
         return self.alu(BinaryOps.ADD, self._other(other))
 
-    def __radd__(self, other: Number) -> Value:
+    def __radd__(self, other: Number) -> TracedValue:
         return self.full(other).alu(BinaryOps.ADD, self)
 
-    def __sub__(self, other: Value | Number) -> Value:
+    def __sub__(self, other: TracedValue | Number) -> TracedValue:
         return self.alu(BinaryOps.SUB, self._other(other))
 
-    def __rsub__(self, other: Number) -> Value:
+    def __rsub__(self, other: Number) -> TracedValue:
         return self.full(other).alu(BinaryOps.SUB, self)
 
-    def __mul__(self, other: Value | Number) -> Value:
+    def __mul__(self, other: TracedValue | Number) -> TracedValue:
         return self.alu(BinaryOps.MUL, self._other(other))
 
-    def __rmul__(self, other: Number) -> Value:
+    def __rmul__(self, other: Number) -> TracedValue:
         return self.full(other).alu(BinaryOps.MUL, self)
 
-    def __truediv__(self, other: Value | Number) -> Value:
+    def __truediv__(self, other: TracedValue | Number) -> TracedValue:
         return self.alu(BinaryOps.DIV, self._other(other))
 
-    def __rtruediv__(self, other: Number) -> Value:
+    def __rtruediv__(self, other: Number) -> TracedValue:
         return self.full(other).alu(BinaryOps.DIV, self)
 
-    def __neg__(self) -> Value:
+    def __neg__(self) -> TracedValue:
         return self.alu(UnaryOps.NEG)
 
-    def __lt__(self, other: Value | Number) -> Value:
+    def __lt__(self, other: TracedValue | Number) -> TracedValue:
         return self.alu(BinaryOps.CMPLT, self._other(other))
 
-    def __gt__(self, other: Value | Number) -> Value:
+    def __gt__(self, other: TracedValue | Number) -> TracedValue:
         return self._other(other).alu(BinaryOps.CMPLT, self)
 
-    def differs(self, other: Value | Number) -> Value:
+    def differs(self, other: TracedValue | Number) -> TracedValue:
         """Where the two are not equal; true for NaN."""
         return self.alu(BinaryOps.CMPNE, self._other(other))
 
-    def equals(self, other: Value | Number) -> Value:
+    def equals(self, other: TracedValue | Number) -> TracedValue:
         """Where the two are equal; false for NaN."""
         return self.differs(other).alu(UnaryOps.NEG)
 
-    def muladd(self, factor: Value | Number, addend: Value | Number) -> Value:
+    def muladd(self, factor: TracedValue | Number, addend: TracedValue | Number) -> TracedValue:
         """`self * factor + addend`, rounded once for floats."""
         return self.alu(TernaryOps.MULACC, self._other(factor), self._other(addend))
 
-    def where(self, yes: Value, no: Value | Number) -> Value:
+    def where(self, yes: TracedValue, no: TracedValue | Number) -> TracedValue:
         """`yes` where this condition holds, `no` elsewhere."""
         return self.alu(TernaryOps.WHERE, yes, yes._other(no))
 
-    def maximum(self, other: Value | Number) -> Value:
+    def maximum(self, other: TracedValue | Number) -> TracedValue:
         """The larger of the two; NaN if either is."""
         return self.alu(BinaryOps.MAX, self._other(other))
 
-    def absolute(self) -> Value:
+    def absolute(self) -> TracedValue:
         """The value without its sign."""
         return (self > 0).where(self, 0 - self)  # -0.0 becomes 0.0
 
     # reductions
 
-    def reduce(self, op: ReduceOps, axes: Sequence[int]) -> Value:
+    def reduce(self, op: ReduceOps, axes: Sequence[int]) -> TracedValue:
         """The axes combined into one element each; they stay, with size 1."""
         if not axes:
             return self
         axes = tuple(axes)
         return _apply(op, (self,), self.node.r(op, axes), axes)
 
-    def sum(self, axes: Sequence[int]) -> Value:
+    def sum(self, axes: Sequence[int]) -> TracedValue:
         """The sum along some axes, which stay with size 1."""
         return self.reduce(ReduceOps.SUM, axes)
 
-    def scatter(self, index: Value, axis: int, size: sint, how: str = "add") -> Value:
+    def scatter(self, index: TracedValue, axis: int, size: sint, how: str = "add") -> TracedValue:
         """Zeros, to which each element is added at its index along `axis`.
 
         With `how` "max", "min", "prod" or "last" elements for one place are combined so, over
@@ -429,10 +433,10 @@ class Value(Handle):
             return self.full(scatter_start(how, self.dtype), wide)
         node = self.node.scatter(index.node, axis, size, how)
         if how != "add":
-            return Value(node)
+            return TracedValue(node)
         return _apply(ReduceOps.SCATTER, (self, index), node, (axis, size))
 
-    def put(self, new: Value, index: Value, axis: int, how: str = "add") -> Value:
+    def put(self, new: TracedValue, index: TracedValue, axis: int, how: str = "add") -> TracedValue:
         """This value, to which elements of another are added at their index along `axis`.
 
         With `how` they are combined otherwise; that is outside the tape.
@@ -441,76 +445,78 @@ class Value(Handle):
             return self
         node = self.node.put(new.node, index.node, axis, how)
         if how != "add":
-            return Value(node)
+            return TracedValue(node)
         return _apply(ReduceOps.SCATTER, (new, index, self), node, (axis, self.shape[axis]))
 
     # movements
 
-    def reshape(self, shape: Shape) -> Value:
+    def reshape(self, shape: Shape) -> TracedValue:
         """The same elements in row-major order."""
         if shape == self.node.shape:
             return self
         return _apply(MovementOps.RESHAPE, (self,), self.node.reshape(shape), shape)
 
-    def permute(self, axes: Sequence[int]) -> Value:
+    def permute(self, axes: Sequence[int]) -> TracedValue:
         """Axis i of the result is axis `axes[i]`."""
         axes = tuple(axes)
         if axes == tuple(range(len(axes))):
             return self
         return _apply(MovementOps.PERMUTE, (self,), self.node.permute(axes), axes)
 
-    def expand(self, shape: Shape) -> Value:
+    def expand(self, shape: Shape) -> TracedValue:
         """Axes of size 1 repeat."""
         if shape == self.node.shape:
             return self
         return _apply(MovementOps.EXPAND, (self,), self.node.expand(shape), shape)
 
-    def pad(self, arg: Sequence[tuple[sint, sint]]) -> Value:
+    def pad(self, arg: Sequence[tuple[sint, sint]]) -> TracedValue:
         """(before, after) zeros for each axis."""
         arg = tuple(arg)
         return _apply(MovementOps.PAD, (self,), self.node.pad(arg), arg)
 
-    def shrink(self, arg: Sequence[tuple[sint, sint]]) -> Value:
+    def shrink(self, arg: Sequence[tuple[sint, sint]]) -> TracedValue:
         """The part (start, stop) of each axis."""
         arg = tuple(arg)
         return _apply(MovementOps.SHRINK, (self,), self.node.shrink(arg), arg)
 
-    def stride(self, arg: Sequence[int]) -> Value:
+    def stride(self, arg: Sequence[int]) -> TracedValue:
         """Every n-th element of each axis, from the end if negative."""
         arg = tuple(arg)
         return _apply(MovementOps.STRIDE, (self,), self.node.stride(arg), arg)
 
-    def window(self, axis: int, size: int, stride: int = 1, dilation: int = 1) -> Value:
+    def window(self, axis: int, size: int, stride: int = 1, dilation: int = 1) -> TracedValue:
         """Axis `axis` becomes positions of a window, whose elements are a new last axis."""
         return self.moved(MovementOps.WINDOW, (axis, size, stride, dilation))
 
-    def unwindow(self, axis: int, length: sint, stride: int = 1, dilation: int = 1) -> Value:
+    def unwindow(self, axis: int, length: sint, stride: int = 1, dilation: int = 1) -> TracedValue:
         """The elements of windows put back at their positions, one copy for each window element."""
         node = self.node.unwindow(axis, length, stride, dilation)
         return _apply(MovementOps.UNWINDOW, (self,), node, (axis, length, stride, dilation))
 
-    def gather(self, index: Value, axis: int) -> Value:
+    def gather(self, index: TracedValue, axis: int) -> TracedValue:
         """NumPy's `take_along_axis`."""
         return self.moved(MovementOps.GATHER, axis, index)
 
-    def moved(self, op: MovementOps, arg: Any, *others: Value) -> Value:
+    def moved(self, op: MovementOps, arg: Any, *others: TracedValue) -> TracedValue:
         """Any movement of this value, by its op; the others are its further operands."""
         nodes = [other.node for other in others]
         return _apply(op, (self, *others), self.node.moved(op, arg, *nodes), arg)
 
     # memory
 
-    def contiguous(self) -> Value:
+    def contiguous(self) -> TracedValue:
         """The same value in memory of its own."""
         return _apply(LoadOps.CONTIGUOUS, (self,), self.node.contiguous())
 
-    def copy_to(self, device: str) -> Value:
+    def copy_to(self, device: str) -> TracedValue:
         """The value in the memory of another device."""
         if device == self.node.device:
             return self
         return _apply(LoadOps.FROM, (self,), self.node.copy_to(device), self.node.device)
 
-    def assign(self, value: Value, region: Region | None, node: LazyBuffer | None = None) -> Value:
+    def assign(
+        self, value: TracedValue, region: Region | None, node: LazyBuffer | None = None
+    ) -> TracedValue:
         """This value with a region (None: all) replaced; `node` if a storage has made it."""
         if node is None:
             node = self.node.assign(value.node, None if region is None else region.view)

@@ -11,7 +11,7 @@ from contextlib import ContextDecorator
 from typing import Any, Self, final
 from weakref import WeakKeyDictionary
 
-from ferrule.autograd.tape import Entry, Leaf, Value
+from ferrule.autograd.tape import GradNode, Leaf, TracedValue
 from ferrule.base.threadstate import this_thread
 
 
@@ -20,7 +20,7 @@ def is_training() -> bool:
     return bool(this_thread.state.training)
 
 
-def trains(given: bool | None, value: Value, what: str) -> bool:
+def trains(given: bool | None, value: TracedValue, what: str) -> bool:
     """True if `what`, which is about to process a value, behaves as in training.
 
     `given` has priority over the mode. If neither was set, the evaluation is noted.
@@ -33,17 +33,17 @@ def trains(given: bool | None, value: Value, what: str) -> bool:
     return bool(mode)
 
 
-def note_evaluation(value: Value, what: str) -> None:
+def note_evaluation(value: TracedValue, what: str) -> None:
     """Note that `what` evaluated by default on a value that has a gradient."""
     state = this_thread.state
     edge = value.edge
-    if state.training is None and state.recording and type(edge) is Entry:
+    if state.training is None and state.recording and type(edge) is GradNode:
         if state.evaluated is None:
             state.evaluated = WeakKeyDictionary()
         state.evaluated[edge] = what
 
 
-def note_gradients(entries: Iterable[Entry]) -> None:
+def note_gradients(entries: Iterable[GradNode]) -> None:
     """Note the leaves below these entries whose gradients go through a layer noted before."""
     state = this_thread.state
     if not state.evaluated and not state.differentiated:

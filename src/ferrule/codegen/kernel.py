@@ -55,8 +55,8 @@ class Kind(Enum):
 BY_WARPS = frozenset({Kind.MATRIX, Kind.WARP_GROUP})
 LANES_OR_COPIES = frozenset({Kind.UNROLL, Kind.VECTOR})
 # Shared memory of a thread block, in bytes, as NVIDIA's GPUs have it.
-BANKS_BYTES = 128  # bytes that all banks give in one access: 32 banks of 4 bytes
-PIECE_BYTES = 16  # bytes; the widest access of one thread
+BANK_LINE_BYTES = 128  # bytes that all banks give in one access: 32 banks of 4 bytes
+MAX_ACCESS_BYTES = 16  # bytes; the widest access of one thread
 COMBINING_BYTES = 8 << 10  # bytes; the most that threads use to combine values (not measured)
 
 
@@ -221,7 +221,7 @@ class Compute:
         if not self.swizzle:
             return place
         itemsize = self.value.dtype.itemsize
-        line, piece = BANKS_BYTES // itemsize, PIECE_BYTES // itemsize
+        line, piece = BANK_LINE_BYTES // itemsize, MAX_ACCESS_BYTES // itemsize
         further = place // max(line, self.swizzle) * self.pieces % (line // piece)
         turned = exclusive_or(place // piece % (line // piece), further)
         return place // line * line + turned * piece + place % piece
@@ -242,7 +242,7 @@ class Compute:
     def room(self, axes: Sequence[Expr]) -> int:
         """The number of places of scratch memory that has these axes only."""
         places = self.strides(axes)[0] * axes[0].size.max if axes else 1
-        line = BANKS_BYTES // self.value.dtype.itemsize if self.swizzle else 1
+        line = BANK_LINE_BYTES // self.value.dtype.itemsize if self.swizzle else 1
         return -(-places // line) * line
 
 

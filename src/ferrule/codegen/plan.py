@@ -31,7 +31,7 @@ from ferrule.ir.expr import (
 )
 from ferrule.ir.target import Target
 
-SERIAL_WORK = 150_000
+MIN_PARALLEL_WORK = 150_000
 """Operations, about 2 us of a core: with less work a kernel is not shared out among threads.
 Set in 2026-11; not measured by itself."""
 PAGE_BYTES = 4096
@@ -313,7 +313,7 @@ class Plan:
 
     def share(self, name: str, loops: int = 1) -> None:
         """Share out the first loops of a root nest as one, if there is work for two threads."""
-        if loops == 0 or self.work(name) < SERIAL_WORK:
+        if loops == 0 or self.work(name) < MIN_PARALLEL_WORK:
             return
         self.do("parallel", name, self.fuse_first(name, loops))
 

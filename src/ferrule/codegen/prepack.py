@@ -15,7 +15,7 @@ from math import prod
 
 from ferrule.base.records import dataclass
 from ferrule.codegen.kernel import Compute, Kernel, Kind, Loop, Nest, Store, expressions, show
-from ferrule.codegen.plan import SERIAL_WORK, load_step, loads
+from ferrule.codegen.plan import MIN_PARALLEL_WORK, load_step, loads
 from ferrule.codegen.policy import copies_own_memory
 from ferrule.codegen.primitives.editing import map_reads
 from ferrule.codegen.wellformed import verify
@@ -134,7 +134,7 @@ def _copy(kernel: Kernel, nest: Nest, slot: int) -> Copy:
     place = _start(ranges, sizes, c.elements) + c.place(c.ranges)
     stored = Compute("out0", value, store=Store(0, place))
     loops = [*(Loop(r) for r in ranges), *(loop.mapped(dict(around)) for loop in nest.loops)]
-    if loops[0].kind is Kind.SERIAL and prod(loop.size for loop in loops) >= SERIAL_WORK:
+    if loops[0].kind is Kind.SERIAL and prod(loop.size for loop in loops) >= MIN_PARALLEL_WORK:
         loops[0] = replace(loops[0], kind=Kind.PARALLEL)
     root = Nest("out0", (stored,), tuple(loops))
     packing = Kernel("pack", (root,), (c.value.dtype, kernel.slots[slot]))

@@ -11,7 +11,7 @@ from typing import Any
 from ferrule.base.enums import Enum
 from ferrule.base.records import dataclass
 from ferrule.codegen.intrinsics import TILE, WGMMA, WGMMA_COLUMNS, matrix_intrinsic
-from ferrule.codegen.kernel import COMBINING_BYTES, PIECE_BYTES
+from ferrule.codegen.kernel import COMBINING_BYTES, MAX_ACCESS_BYTES
 from ferrule.ir.dtype import DType, dtypes
 from ferrule.ir.expr import COMPARISONS, ExprOp
 from ferrule.ir.target import Target
@@ -341,7 +341,7 @@ def shared_to_ask_for(uops: Sequence[UOp], target: Target) -> int:
     sizes = [u.arg[1] * u.dtype.itemsize for u in uops if u.op is UOps.SHARED and u.dtype]
     multiple = shared_alignment(uops)
     total = sum(-(-size // multiple) * multiple for size in sizes)
-    scratch = min(PIECE_BYTES * target.block_threads, COMBINING_BYTES)
+    scratch = min(MAX_ACCESS_BYTES * target.block_threads, COMBINING_BYTES)
     scratch = scratch if any(u.op is UOps.ACROSS for u in uops) else 0
     return total if total + scratch > target.static_shared_bytes else 0
 

@@ -36,7 +36,7 @@ from ferrule.device.runner import (
 from ferrule.ir.buffer import Allocator, Buffer, LRUAllocator, allocators
 from ferrule.ir.dtype import DType, dtypes
 from ferrule.ir.lazyop import LazyOp
-from ferrule.ir.statistics import KernelFacts
+from ferrule.ir.statistics import KernelStatistics
 from ferrule.ir.target import Target, allowed
 
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 
     from ferrule.codegen.linearizer import Linearizer
     from ferrule.device.autotune.tuner import Tuner
-    from ferrule.device.autotune.tuning_cache import Winner
+    from ferrule.device.autotune.tuning_cache import TunedSchedule
 
 __all__ = [
     "Allocator",
@@ -320,14 +320,14 @@ class Compiled:
         self.graph = graph
         # Kernels differ where products may be rounded to tf32.
         self._runners_by: defaultdict[bool, dict[LazyOp, CompiledASTRunner]] = defaultdict(dict)
-        self._winners_by: defaultdict[bool, dict[LazyOp, Winner | None]] = defaultdict(dict)
+        self._winners_by: defaultdict[bool, dict[LazyOp, TunedSchedule | None]] = defaultdict(dict)
 
     @property
     def _runners(self) -> dict[LazyOp, CompiledASTRunner]:
         return self._runners_by[bool(config().ALLOW_TF32) and self.linearizer_opts.allows_tf32]
 
     @property
-    def _winners(self) -> dict[LazyOp, Winner | None]:
+    def _winners(self) -> dict[LazyOp, TunedSchedule | None]:
         return self._winners_by[bool(config().ALLOW_TF32) and self.linearizer_opts.allows_tf32]
 
     @property
@@ -371,7 +371,7 @@ class Compiled:
         text = f"a tuned schedule is not used: {type(error).__name__}: {error}"
         warnings.warn(text, TuningWarning, stacklevel=2)
 
-    def winner(self, ast: LazyOp) -> Winner | None:
+    def winner(self, ast: LazyOp) -> TunedSchedule | None:
         """The result of a search for the kernel's schedule, of this process or an earlier one.
 
         None if there was no search.
@@ -406,7 +406,7 @@ class Compiled:
         opener = Device.registered(self.device)
         return Tuner(self.device, self.renderer, _TRIAL_WORKER, opener)
 
-    def adopt(self, ast: LazyOp, winner: Winner) -> None:
+    def adopt(self, ast: LazyOp, winner: TunedSchedule) -> None:
         """Makes the result of a search the schedule of a kernel, now and in later processes."""
         before = self.winner(ast)
         if winner.after == 0 and before is not None:
@@ -530,7 +530,11 @@ class Compiled:
 
 
 def _runner_of(
-    ast: LazyOp, name: str, source: str, launch: Launch | None, facts: KernelFacts | None = None
+    ast: LazyOp,
+    name: str,
+    source: str,
+    launch: Launch | None,
+    facts: KernelStatistics | None = None,
 ) -> CompiledASTRunner:
     """A runner without a program; `launch` is None for devices without blocks of threads."""
     if launch is None:
@@ -559,7 +563,7 @@ def _from_entry(ast: LazyOp, entry: bytes) -> tuple[CompiledASTRunner, bytes] | 
         start, text, facts_text, lib = entry.split(b"\0", 3)
         name = start.decode()
         launch = Launch.from_json(text.decode(), ast.vars()) if text else None
-        facts = KernelFacts.from_json(facts_text.decode()) if facts_text else None
+        facts = KernelStatistics.from_json(facts_text.decode()) if facts_text else None
     except ValueError:
         return None
     return _runner_of(ast, name, "", launch, facts), lib

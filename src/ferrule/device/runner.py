@@ -17,7 +17,7 @@ from ferrule.base.threadstate import Slot, this_thread
 from ferrule.ir.buffer import Buffer, allocators, readable_bytes
 from ferrule.ir.expr import Expr, Variable, as_expr, sint
 from ferrule.ir.lazyop import LazyOp
-from ferrule.ir.statistics import KernelFacts
+from ferrule.ir.statistics import KernelStatistics
 
 
 class RunnerError(ValueError):
@@ -176,10 +176,12 @@ class ASTRunner(JITRunner):
 
     may_raise = False
 
-    def __init__(self, ast: LazyOp | None, name: str, facts: KernelFacts | None = None) -> None:
+    def __init__(
+        self, ast: LazyOp | None, name: str, facts: KernelStatistics | None = None
+    ) -> None:
         self.ast = ast
         self.name = name
-        self.facts = KernelFacts.of(ast) if facts is None and ast is not None else facts
+        self.facts = KernelStatistics.of(ast) if facts is None and ast is not None else facts
         self._needed = 0
         self._least_bytes: tuple[tuple[int, int], ...] = ()
         self._sized: dict[tuple[int, ...], _Sized] = {}
@@ -252,7 +254,7 @@ class CompiledASTRunner(ASTRunner):
         global_size: list[sint] | None = None,
         local_size: list[sint] | None = None,
         runtime_args: dict[str, Any] | None = None,
-        facts: KernelFacts | None = None,
+        facts: KernelStatistics | None = None,
     ) -> None:
         super().__init__(ast, name, facts)
         self.prg = prg

@@ -16,7 +16,7 @@ from typing import Any, TypeAlias, final
 
 import numpy as np
 
-from ferrule.autograd import Shape, Value
+from ferrule.autograd import Shape, TracedValue
 from ferrule.base.config import config
 from ferrule.base.helpers import GlobalCounters, colored
 from ferrule.device.capture import user_location
@@ -101,11 +101,11 @@ def _matrix_size(shape: tuple[int, ...]) -> int:
 
 def on_host(
     function: Callable[..., Array],
-    sources: Sequence[Value],
+    sources: Sequence[TracedValue],
     shape: Shape,
     dtype: DType,
     *args: Any,
-) -> Value:
+) -> TracedValue:
     """The result of `function(*arrays of the sources, *args)`, as a lazy value off the tape.
 
     `function` must be a module's function, pure, and give an array of `shape`, which is converted
@@ -126,7 +126,7 @@ def on_host(
         return sources[0].full(0, shape).cast(dtype)
     runner = _host_function(function, shapes, device, user_location(), *args)
     nodes = [source.node for source in sources]
-    return Value(LazyBuffer.custom(runner, nodes, shape, dtype, device))
+    return TracedValue(LazyBuffer.custom(runner, nodes, shape, dtype, device))
 
 
 @lru_cache(maxsize=1024, typed=True)

@@ -16,8 +16,8 @@ from typing import Any, Final, TypeAlias
 
 import numpy as np
 
-from ferrule.autograd import Value
-from ferrule.autograd.iota import count_to
+from ferrule.autograd import TracedValue
+from ferrule.autograd.iota import iota
 from ferrule.engine.realize import realize, turn
 from ferrule.ir.buffer import Buffer
 from ferrule.ir.dtype import DType, dtypes
@@ -32,7 +32,7 @@ _ROTATIONS: Final = (13, 15, 26, 6, 17, 29, 16, 24)
 _PARITY: Final = 0x1BD11BDA
 _CALLS: Final = View.create((3,)).shrink(((2, 3),))
 
-Words: TypeAlias = tuple[Value, Value]
+Words: TypeAlias = tuple[TracedValue, TracedValue]
 Draw: TypeAlias = Callable[[Sequence[sint], str], Words]
 _drawing: ContextVar[Draw | None] = ContextVar("ferrule_drawing", default=None)
 
@@ -119,15 +119,15 @@ def drawn_by(draw: Draw) -> Iterator[None]:
         _drawing.reset(token)
 
 
-def _rotated(word: Value, distance: int) -> Value:
+def _rotated(word: TracedValue, distance: int) -> TracedValue:
     left = word.alu(BinaryOps.SHL, word.full(distance))
     right = word.alu(BinaryOps.SHR, word.full(32 - distance))
     return left.alu(BinaryOps.OR, right)
 
 
 def threefry(
-    key: tuple[Value, Value], counter: tuple[Value, Value], rounds: int = 20
-) -> tuple[Value, Value]:
+    key: tuple[TracedValue, TracedValue], counter: tuple[TracedValue, TracedValue], rounds: int = 20
+) -> tuple[TracedValue, TracedValue]:
     """The Threefry-2x32 block of a counter under a key; all are uint32 of one shape.
 
     Salmon, Moraes, Dror, Shaw: Parallel random numbers, as easy as 1, 2, 3 (2011).
@@ -160,10 +160,10 @@ def random_words(shape: Sequence[sint], device: str) -> Words:
             "draw it in parts"
         )
     flat = (size,)
-    numbers = count_to(size, dtypes.uint32, device)
+    numbers = iota(size, dtypes.uint32, device)
     with turn:  # two threads must not draw the same numbers
         storage = _state(device)
-        state = Value(storage.node)
+        state = TracedValue(storage.node)
         key0, key1, call = [state.shrink(((place, place + 1),)).expand(flat) for place in range(3)]
         words = threefry((key0, key1), (numbers, call))
         storage.write((state.shrink(((2, 3),)) + 1).node, _CALLS)
@@ -171,13 +171,13 @@ def random_words(shape: Sequence[sint], device: str) -> Words:
     return first, second
 
 
-def _shaped(flat: Value, shape: Sequence[sint]) -> Value:
+def _shaped(flat: TracedValue, shape: Sequence[sint]) -> TracedValue:
     """The flat words under a shape; a symbolic one takes the first words of its upper bound."""
     bounds = tuple([size if isinstance(size, int) else size.max for size in shape])
     return flat.reshape(bounds).shrink([(0, size) for size in shape])
 
 
-def uniform_from(words: tuple[Value, Value], dtype: DType) -> Value:
+def uniform_from(words: tuple[TracedValue, TracedValue], dtype: DType) -> TracedValue:
     """Numbers in [0, 1), evenly spaced by the float type's precision at 1."""
     if dtype is dtypes.float64:
         high = words[0].alu(BinaryOps.SHR, words[0].full(5)).cast(dtype)

@@ -25,7 +25,7 @@ from typing import TypeAlias
 
 import numpy as np
 
-from ferrule.autograd import Value
+from ferrule.autograd import TracedValue
 from ferrule.engine.host import Array
 from ferrule.ir.dtype import dtypes
 from ferrule.ir.shape.view import ShapeError
@@ -70,7 +70,7 @@ def _axis(x: Tensor, dim: int, pairs: bool, what: str) -> int:
     return dim % rank
 
 
-def _value(x: Tensor, dim: int, pairs: bool, what: str) -> tuple[Value, int]:
+def _value(x: Tensor, dim: int, pairs: bool, what: str) -> tuple[TracedValue, int]:
     """The numbers as float32 or float64, and the axis counted from the front."""
     if pairs and (not x.shape or x.shape[-1] != 2):
         raise ShapeError(
@@ -82,7 +82,7 @@ def _value(x: Tensor, dim: int, pairs: bool, what: str) -> tuple[Value, int]:
     return accumulating(value), _axis(x, dim, pairs, what)
 
 
-def _resized(value: Value, axis: int, size: int | None, what: str) -> Value:
+def _resized(value: TracedValue, axis: int, size: int | None, what: str) -> TracedValue:
     """The first elements of an axis, or zeros behind them."""
     own = known_size(value.shape[axis], what)
     size = own if size is None else size
@@ -93,7 +93,7 @@ def _resized(value: Value, axis: int, size: int | None, what: str) -> Value:
     return value.pad([(0, size - own if i == axis else 0) for i in range(len(value.shape))])
 
 
-def _finished(value: Value, x: Tensor, size: int, norm: str | None, forward: bool) -> Tensor:
+def _finished(value: TracedValue, x: Tensor, size: int, norm: str | None, forward: bool) -> Tensor:
     """The result scaled as `norm` says, in the float type of the argument."""
     if norm not in (None, "backward", "ortho", "forward"):
         raise ValueError(f"[fft] norm {norm!r} is not one of 'backward', 'ortho', 'forward'")

@@ -37,7 +37,7 @@ from ferrule.ir.lazyop import (
 from ferrule.ir.node import Anchor, Node, Shape, recent_nodes, sweep
 from ferrule.ir.shape.layout import storage_size, storage_view
 from ferrule.ir.shape.view import ShapeError, View
-from ferrule.ir.simplify import is_empty, moved_const, reduced_const, simpler
+from ferrule.ir.simplify import is_empty, moved_const, reduced_const, simplify
 
 
 class DeviceMismatchError(ValueError):
@@ -431,7 +431,7 @@ def elementwise(op: Op, srcs: tuple[LazyBuffer, ...], arg: Any = None) -> LazyBu
     dtype = plain_result(op, srcs)
     if dtype is None:
         shape, dtype = infer(op, [(s.shape, s.dtype) for s in srcs], arg)
-    known = simpler(op, srcs, shape)
+    known = simplify(op, srcs, shape)
     if known is None:
         return _make(op, srcs, arg, shape, dtype, device, key, state)
     if isinstance(known, LazyBuffer):

@@ -24,7 +24,7 @@ def is_empty(shape: Shape) -> bool:
     return 0 in shape
 
 
-def simpler(op: Op, srcs: tuple[_Node, ...], shape: Shape) -> _Node | Scalar | None:
+def simplify(op: Op, srcs: tuple[_Node, ...], shape: Shape) -> _Node | Scalar | None:
     """The result of an element-wise operation, if it needs no node of its own; else None.
 
     It is a node with the same bits, or the number that all elements are.

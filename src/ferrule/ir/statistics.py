@@ -15,7 +15,7 @@ from ferrule.ir.lazyop import BufferOps, LazyOp, MemBuffer, get_lazyop_info
 
 @final
 @dataclass(frozen=True)
-class KernelFacts:
+class KernelStatistics:
     """The statistics of a run, found from its AST; buffers are named by their positions."""
 
     op_estimate: sint
@@ -30,7 +30,7 @@ class KernelFacts:
     view without elements touches nothing."""
 
     @staticmethod
-    def of(ast: LazyOp) -> KernelFacts:
+    def of(ast: LazyOp) -> KernelStatistics:
         """The facts of a kernel."""
         info = get_lazyop_info(ast)
         writes, reads = set[int](), set[int]()
@@ -48,7 +48,7 @@ class KernelFacts:
                 symbolic.append((node.arg.idx, size, node.arg.st.view.size))
             elif size is not None:
                 least[node.arg.idx] = max(least.get(node.arg.idx, 0), size)
-        return KernelFacts(
+        return KernelStatistics(
             info.flops,
             info.mem_estimate,
             tuple(ast.vars()),
@@ -67,12 +67,14 @@ class KernelFacts:
         return json.dumps([*costs, sorted(self.writes), sorted(self.reads), self.least_bytes])
 
     @staticmethod
-    def from_json(text: str) -> KernelFacts:
+    def from_json(text: str) -> KernelStatistics:
         """The facts that `to_json` wrote. Raises `ValueError` for anything else."""
         try:
             ops, mem, writes, reads, least = json.loads(text)
             pairs = tuple([(int(position), int(size)) for position, size in least])
-            return KernelFacts(int(ops), int(mem), (), _positions(writes), _positions(reads), pairs)
+            return KernelStatistics(
+                int(ops), int(mem), (), _positions(writes), _positions(reads), pairs
+            )
         except (TypeError, ValueError) as error:
             raise ValueError(f"not the facts of a kernel: {error}") from error
 

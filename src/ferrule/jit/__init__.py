@@ -44,7 +44,7 @@ from ferrule.jit.record import NotReplayable, capture_call
 from ferrule.jit.replay import Replay
 from ferrule.jit.results import tensors_in
 from ferrule.tensor import Tensor
-from ferrule.tensor.cell import Cell
+from ferrule.tensor.cell import StorageRef
 
 __all__ = [
     "GraphException",
@@ -118,7 +118,7 @@ class TinyJit(Generic[ReturnType]):
         self.expected_name_sts_dtype: tuple[Any, ...] = ()
         """The signature of the last call: shapes, dtypes and whatever else replays depend on."""
         self._replays: OrderedDict[tuple[Any, ...], Replay] = OrderedDict()
-        self._reachable: dict[int | None, WeakSet[Cell]] = {}
+        self._reachable: dict[int | None, WeakSet[StorageRef]] = {}
         """The memory in reach without the arguments: serial numbers, and the cells in each."""
         self._outside: OrderedDict[tuple[Any, ...], tuple[Numbers, FoundInputs]] = OrderedDict()
         """The other inputs of the function, for each signature of its arguments."""
@@ -395,7 +395,7 @@ class TinyJit(Generic[ReturnType]):
         return found[1]
 
 
-def _version(cell: Cell) -> tuple[int, int]:
+def _version(cell: StorageRef) -> tuple[int, int]:
     """The version of a tensor's contents: it changes with every write, even of equal contents.
 
     A write of equal contents counts, because later calls may write other ones.

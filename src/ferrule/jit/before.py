@@ -24,7 +24,7 @@ from ferrule.jit.readers import readers, renew
 from ferrule.jit.results import Leaf
 from ferrule.jit.sharing import Sharing
 from ferrule.tensor import Tensor
-from ferrule.tensor.cell import Cell
+from ferrule.tensor.cell import StorageRef
 
 
 @final
@@ -175,7 +175,7 @@ def compute_lazy(tensors: Iterable[Tensor]) -> None:
     with a view that was computed by itself. A write would move them to new memory later, and a
     replay would still read the old one.
     """
-    cells: dict[Cell, None] = {}
+    cells: dict[StorageRef, None] = {}
     for tensor in tensors:
         cell = tensor._cell
         node = cell.value.node

@@ -17,7 +17,7 @@ from dataclasses import field
 from functools import cached_property
 from typing import Any, TypeAlias, final
 
-from ferrule.autograd import Value
+from ferrule.autograd import TracedValue
 from ferrule.base.records import dataclass
 from ferrule.ir.buffer import Buffer
 from ferrule.ir.expr import sint
@@ -26,7 +26,7 @@ from ferrule.jit.inputs import Arguments, follow, is_copy, memories_of, memory_o
 from ferrule.jit.places import Path, Place, replaceable, tensors_of
 from ferrule.jit.reach import Reach
 from ferrule.tensor import Tensor
-from ferrule.tensor.cell import Cell
+from ferrule.tensor.cell import StorageRef
 
 Parameter: TypeAlias = weakref.ref[Tensor]
 Spot: TypeAlias = Parameter | Place
@@ -149,7 +149,7 @@ class _Present:
     serial: int
     """The serial number of its memory."""
     tensor: weakref.ref[Tensor]
-    cell: weakref.ref[Cell]
+    cell: weakref.ref[StorageRef]
     memory: Buffer | None = None
     """Its memory, for states, whose memory must stay alive."""
 
@@ -160,7 +160,7 @@ class _Present:
         """
         found = self.tensor()
         if found is None:
-            found = Tensor._wrap(Value(LazyBuffer.in_buffer(buffer, self.shape)))
+            found = Tensor._wrap(TracedValue(LazyBuffer.in_buffer(buffer, self.shape)))
             cell = self.cell()
             if cell is not None:
                 found._set(cell)

@@ -19,7 +19,7 @@ from ferrule.jit.places import Path, Place
 from ferrule.jit.reach import Owner, Reach, present_version
 from ferrule.jit.readers import leave_to_readers, readers, references, without_readers
 from ferrule.tensor import Tensor
-from ferrule.tensor.cell import Cell
+from ferrule.tensor.cell import StorageRef
 
 
 @final
@@ -119,7 +119,7 @@ class _Memories:
 
     def add(self, watched: _Watched) -> None:
         """Adds a guard."""
-        belongs = type(watched.owner()) is Cell
+        belongs = type(watched.owner()) is StorageRef
         (self._tensors if belongs else self._others).append(watched)
         self._unchanged = None
 
@@ -227,7 +227,7 @@ class Watch:
         self._without_gradient: list[weakref.ref[Tensor]] = []
         self._hooks = HooksBefore(())
         self._leaves = _Leaves(())
-        self._constants: list[tuple[weakref.ref[Cell], int]] = []
+        self._constants: list[tuple[weakref.ref[StorageRef], int]] = []
         self._used: frozenset[int] = frozenset()
         """The memory from outside that the replay uses, by serial number."""
         self._updated: frozenset[int] = frozenset()
@@ -264,7 +264,7 @@ class Watch:
             self.add_path(steps)
         return True
 
-    def add_constant(self, cell: Cell) -> None:
+    def add_constant(self, cell: StorageRef) -> None:
         """Adds a guard on a constant: its value stays the same."""
         self._constants.append((weakref.ref(cell), cell.value.node.serial))
         self._outside = True

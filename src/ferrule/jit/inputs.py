@@ -13,7 +13,7 @@ from typing import Any, TypeAlias, final
 
 import numpy as np
 
-from ferrule.autograd import Value, is_training
+from ferrule.autograd import TracedValue, is_training
 from ferrule.base.config import config
 from ferrule.base.containers import is_record
 from ferrule.base.helpers import prod
@@ -34,10 +34,10 @@ from ferrule.jit.hooks import hooks_of
 from ferrule.jit.numbers import form, is_plain
 from ferrule.jit.places import attributes
 from ferrule.tensor import Tensor
-from ferrule.tensor.cell import Cell
+from ferrule.tensor.cell import StorageRef
 
 Chain: TypeAlias = tuple[tuple[MovementOps, Any], ...]
-Reachable: TypeAlias = Mapping[int | None, Set[Cell]]
+Reachable: TypeAlias = Mapping[int | None, Set[StorageRef]]
 """The memory that a function can reach by itself, by serial number, and the cells of the tensors
 in each: a copy-on-write copy shares the memory but has another cell."""
 
@@ -361,7 +361,7 @@ def _add_aliases(arguments: Arguments, parts: list[Any]) -> None:
     """
     if len(arguments.buffers) > 1:
         first: dict[int, int] = {}
-        first_of_cell: dict[Cell, int] = {}
+        first_of_cell: dict[StorageRef, int] = {}
         for number, buffer in enumerate(arguments.buffers):
             earlier = first.setdefault(buffer.base.serial, number)
             same = first_of_cell.setdefault(arguments.tensors[number]._cell, number)
@@ -430,7 +430,7 @@ def _owner_of(
     Otherwise a copy-on-write copy of it would become the owner, and be written in place.
     """
     node = LazyBuffer.from_buffer(buffer, shape)
-    tensor = Tensor._wrap(Value(apply_movements(node, chain)))
+    tensor = Tensor._wrap(TracedValue(apply_movements(node, chain)))
     cell = tensor._cell
     cell.storage = Storage(cell.value.node, cell)
     node.owner = cell.storage.token
@@ -500,7 +500,7 @@ def _give_memory(tensor: Tensor) -> None:
     if not value.node.owns_memory:
         # The contents are the same, so nobody can see the difference, gradients included.
         node = value.node.contiguous()
-        cell.value = Value(node, value.edge)
+        cell.value = TracedValue(node, value.edge)
         if cell.storage is not None:
             cell.storage.put(node)
             node.owner = cell.storage.token

@@ -6,7 +6,7 @@ import weakref
 from collections.abc import Mapping
 from typing import Any, final
 
-from ferrule.autograd import Value
+from ferrule.autograd import TracedValue
 from ferrule.device.capture import Capture
 from ferrule.device.runner import BufferCopy
 from ferrule.engine.realize import realize
@@ -17,7 +17,7 @@ from ferrule.jit.places import Place, tensors_of
 from ferrule.jit.results import Effect, Fresh, Leaf, Outcome, end_of_tape, replace_tensors
 from ferrule.jit.sharing import Sharing
 from ferrule.tensor import Tensor
-from ferrule.tensor.cell import Cell
+from ferrule.tensor.cell import StorageRef
 
 
 @final
@@ -36,9 +36,9 @@ class Made:
         """The results that are views of tensors of the call: in replays they are no views."""
         self.cells: set[int] = set()
         """The cells, by `id()`, of the tensors of the outcome that replays make anew."""
-        self.same: list[Cell] = []
+        self.same: list[StorageRef] = []
         """The cells from before the call that are part of its outcome."""
-        self._left: list[weakref.ref[Cell]] = []
+        self._left: list[weakref.ref[StorageRef]] = []
         """The cells of all tensors of the outcome."""
 
     def add(
@@ -147,7 +147,7 @@ class Made:
         for cell in left:
             node = nodes.get(cell.value.node)
             if node is not None:
-                cell.restore(Value(node, cell.value.edge))
+                cell.restore(TracedValue(node, cell.value.edge))
 
     def restore(self, place: Place, content: Any) -> None:
         """Puts an argument where the call put its stand-in."""

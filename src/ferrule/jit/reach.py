@@ -9,15 +9,15 @@ from collections import Counter, deque
 from collections.abc import Collection, Iterable, Iterator, Sequence, Set
 from typing import Any, TypeAlias, final
 
-from ferrule.autograd import Value
+from ferrule.autograd import TracedValue
 from ferrule.ir.buffer import Buffer
 from ferrule.ir.lazy import LazyBuffer
 from ferrule.ir.storage import Storage
 from ferrule.jit.places import Path, Place, below, replaceable, tensors_of
 from ferrule.tensor import Tensor
-from ferrule.tensor.cell import Cell
+from ferrule.tensor.cell import StorageRef
 
-Owner: TypeAlias = Cell | Storage
+Owner: TypeAlias = StorageRef | Storage
 
 _ATOMS = (int, float, complex, str, bytes, bytearray, type(None), range, slice)
 
@@ -202,10 +202,10 @@ class Holders:
         }
         self._add_owners(cells, storages)
 
-    def _add_owners(self, cells: Iterable[Cell], storages: Iterable[Storage]) -> None:
+    def _add_owners(self, cells: Iterable[StorageRef], storages: Iterable[Storage]) -> None:
         in_cells: set[int] = set()
         for cell in cells:
-            value: Value | None = getattr(cell, "value", None)
+            value: TracedValue | None = getattr(cell, "value", None)
             if value is not None and value.node in self._owners:
                 self._owners[value.node].append(cell)
                 in_cells.add(id(getattr(cell, "storage", None)))
@@ -253,7 +253,7 @@ def memory_of_views(views: Sequence[Tensor]) -> set[int]:
 
 def present_version(owner: Owner) -> LazyBuffer:
     """The node with the present contents of some memory."""
-    return owner.value.node if type(owner) is Cell else owner.node
+    return owner.value.node if type(owner) is StorageRef else owner.node
 
 
 @final
@@ -263,11 +263,11 @@ class _Mark:
 
 _mark: _Mark | None = None
 _frozen_mark: _Mark | None = None
-_frozen: list[weakref.ref[LazyBuffer | Cell | Storage]] = []
+_frozen: list[weakref.ref[LazyBuffer | StorageRef | Storage]] = []
 """The objects frozen together with `_frozen_mark`, which `gc.get_objects` leaves out."""
 
 
-_KINDS = frozenset({LazyBuffer, Cell, Storage, _Mark})
+_KINDS = frozenset({LazyBuffer, StorageRef, Storage, _Mark})
 
 
 def _unfrozen() -> list[Any]:
@@ -275,7 +275,7 @@ def _unfrozen() -> list[Any]:
     return [thing for thing in gc.get_objects() if type(thing) in _KINDS]
 
 
-def _objects() -> tuple[list[LazyBuffer], list[Cell], list[Storage]]:
+def _objects() -> tuple[list[LazyBuffer], list[StorageRef], list[Storage]]:
     """All nodes, cells and storages, including the frozen ones."""
     global _mark, _frozen_mark, _frozen
     found = _unfrozen()
@@ -293,5 +293,5 @@ def _objects() -> tuple[list[LazyBuffer], list[Cell], list[Storage]]:
     else:
         found += [thing for reference in _frozen if (thing := reference()) is not None]
     nodes = [thing for thing in found if type(thing) is LazyBuffer]
-    cells = [thing for thing in found if type(thing) is Cell]
+    cells = [thing for thing in found if type(thing) is StorageRef]
     return nodes, cells, [thing for thing in found if type(thing) is Storage]

@@ -7,14 +7,14 @@ from operator import attrgetter
 from sys import getrefcount
 from typing import TypeAlias
 
-from ferrule.autograd import Value
+from ferrule.autograd import TracedValue
 from ferrule.device.runner import BufferCopy
 from ferrule.ir.buffer import Buffer
 from ferrule.ir.dtype import dtypes
 from ferrule.ir.lazy import LazyBuffer
 from ferrule.ir.storage import Storage
 from ferrule.jit.reach import Owner, present_version
-from ferrule.tensor.cell import Cell
+from ferrule.tensor.cell import StorageRef
 
 
 def leave_to_readers(owner: Owner) -> None:
@@ -57,11 +57,11 @@ def _renew(owner: Owner) -> None:
     assert old.realized is not None, f"{old} was not computed"
     new = LazyBuffer.in_buffer(old.realized, old.shape)
     new.owner = old.owner
-    storage = owner.storage if isinstance(owner, Cell) else owner
+    storage = owner.storage if isinstance(owner, StorageRef) else owner
     if storage is not None:
         storage.put(new)
-    if isinstance(owner, Cell):
-        owner.value = Value(new, owner.value.edge)
+    if isinstance(owner, StorageRef):
+        owner.value = TracedValue(new, owner.value.edge)
 
 
 def readers(owner: Owner) -> int:
@@ -78,7 +78,7 @@ def readers(owner: Owner) -> int:
 # The reference counts of memory without readers.
 _alone_in_storage = _alone_in_cell = 0
 _alone_in_storage = readers(Storage(LazyBuffer.empty((), dtypes.uint8, "")))
-_alone_in_cell = readers(Cell(Value(LazyBuffer.empty((), dtypes.uint8, ""))))
+_alone_in_cell = readers(StorageRef(TracedValue(LazyBuffer.empty((), dtypes.uint8, ""))))
 
 
 # The same counts for many cells at once, by calls of C.
@@ -86,13 +86,13 @@ _alone_in_cell = readers(Cell(Value(LazyBuffer.empty((), dtypes.uint8, ""))))
 References: TypeAlias = tuple[list[int], list[int]]
 
 
-def references(cells: Sequence[Cell]) -> References:
+def references(cells: Sequence[StorageRef]) -> References:
     """The numbers of references to each cell's value, and to its node."""
     values = list(map(getrefcount, map(_value_of, cells)))
     return values, list(map(getrefcount, map(_node_of, cells)))
 
 
-def without_readers(cells: Sequence[Cell]) -> References:
+def without_readers(cells: Sequence[StorageRef]) -> References:
     """The result of `references` for these cells if none has readers."""
     values = [_value_alone] * len(cells)
     return values, [_node_alone + (cell.storage is not None) for cell in cells]
@@ -101,5 +101,5 @@ def without_readers(cells: Sequence[Cell]) -> References:
 _value_of = attrgetter("value")
 _node_of = attrgetter("value.node")
 ((_value_alone,), (_node_alone,)) = references(
-    [Cell(Value(LazyBuffer.empty((), dtypes.uint8, "")))]
+    [StorageRef(TracedValue(LazyBuffer.empty((), dtypes.uint8, "")))]
 )

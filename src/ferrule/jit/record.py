@@ -39,7 +39,7 @@ from ferrule.jit.replay import AtRisk, Replay
 from ferrule.jit.results import Effect, Leaf, replace_tensors, returned_tensors
 from ferrule.jit.weights import PackedWeights
 from ferrule.tensor import Tensor
-from ferrule.tensor.cell import Cell
+from ferrule.tensor.cell import StorageRef
 from ferrule.tensor.limits import Limits, noting_limits
 
 
@@ -509,7 +509,7 @@ class _Call:
                 record.args[position] = found[arg]
 
 
-def _is_one_of(cell: Cell | None, memories: Sequence[object]) -> bool:
+def _is_one_of(cell: StorageRef | None, memories: Sequence[object]) -> bool:
     return cell is not None and any(cell is memory for memory in memories)
 
 

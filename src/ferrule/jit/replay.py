@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, final
 
-from ferrule.autograd import Value
+from ferrule.autograd import TracedValue
 from ferrule.base.interrupts import Whole
 from ferrule.base.records import dataclass
 from ferrule.engine.realize import contents_kept
@@ -136,7 +136,7 @@ class Replay:
                 note_writes(self._changed)
                 note_writes(self.watch.written(buffers))
         for number, edge in outcome.made:
-            tensors.append(Tensor._wrap(Value(nodes[number], edge)))
+            tensors.append(Tensor._wrap(TracedValue(nodes[number], edge)))
         for shared in outcome.shared:
             tensors.append(shared.of(tensors, values))
         for number in outcome.collecting:

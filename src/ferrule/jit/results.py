@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import field
 from typing import Any, TypeAlias, final
 
-from ferrule.autograd import Entry, GradientError, Rule, Value
+from ferrule.autograd import GradientError, GradNode, Rule, TracedValue
 from ferrule.base.containers import leaves, mapped
 from ferrule.base.records import dataclass
 from ferrule.device.capture import JitError, user_location
@@ -129,7 +129,7 @@ class Fresh:
         return buffer, LazyBuffer.in_buffer(buffer, shape)
 
 
-def _refuse(grad: Value, entry: Entry) -> tuple[Value | None, ...]:
+def _refuse(grad: TracedValue, entry: GradNode) -> tuple[TracedValue | None, ...]:
     raise GradientError(
         "[backward] a gradient arrives at a result of a captured function, whose replays record no "
         "tape; call backward() in the captured function, or detach() the result where no gradient "
@@ -140,7 +140,7 @@ def _refuse(grad: Value, entry: Entry) -> tuple[Value | None, ...]:
 _NO_TAPE = Rule(_refuse)
 
 
-def end_of_tape(tensor: Tensor) -> Entry | None:
+def end_of_tape(tensor: Tensor) -> GradNode | None:
     """The tape entry of a result in replays, which raises for a gradient; None for a leaf.
 
     Replays record no tape. Without the entry, a gradient that flows on in the plain function would
@@ -148,7 +148,7 @@ def end_of_tape(tensor: Tensor) -> Entry | None:
     """
     if tensor.is_leaf:
         return None
-    return Entry("REPLAY", _NO_TAPE, (), tensor.lazydata, None)
+    return GradNode("REPLAY", _NO_TAPE, (), tensor.lazydata, None)
 
 
 @final
@@ -158,7 +158,7 @@ class Outcome:
 
     fresh: list[Fresh] = field(default_factory=list)
     """The values to compute."""
-    made: list[tuple[int, Entry | None]] = field(default_factory=list)
+    made: list[tuple[int, GradNode | None]] = field(default_factory=list)
     """The number of the value, and the end of the tape, of each tensor to make."""
     shared: list[Shared] = field(default_factory=list)
     """The aliases: tensors in the memory of an argument, or of a tensor that is made."""

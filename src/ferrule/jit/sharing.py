@@ -10,7 +10,7 @@ from ferrule.base.records import dataclass
 from ferrule.ir.expr import Variable
 from ferrule.jit.inputs import has_variables, with_values, without_values
 from ferrule.tensor import Tensor
-from ferrule.tensor.cell import Cell, Move
+from ferrule.tensor.cell import Move, StorageRef
 
 Moves: TypeAlias = tuple[tuple[Move, bool], ...]
 """Movements in order, each with True if gradients stop at it."""
@@ -57,10 +57,10 @@ class Sharing:
     ) -> None:
         self._numbers = given
         self._variables = variables
-        self._given: dict[Cell, list[Tensor]] = {}
+        self._given: dict[StorageRef, list[Tensor]] = {}
         for tensor in given:
             self._given.setdefault(tensor._cell, []).append(tensor)
-        self.wholes: dict[Cell, Tensor] = {}
+        self.wholes: dict[StorageRef, Tensor] = {}
         """The base of several aliases that the call made, by cell."""
         self._ways = {tensor: way for tensor in made if (way := self._way(tensor)) is not None}
         several = Counter([whole._cell for whole, _, _ in self._ways.values()])

@@ -12,7 +12,7 @@ from ferrule.base.helpers import type_name
 from ferrule.base.records import dataclass
 from ferrule.device import Compiled, CompiledASTRunner, Device, JITRunner, observer
 from ferrule.device.autotune.tuner import Tuner
-from ferrule.device.autotune.tuning_cache import Winner
+from ferrule.device.autotune.tuning_cache import TunedSchedule
 from ferrule.device.runner import watched_since
 from ferrule.ir.buffer import Buffer, newest_serial
 from ferrule.ir.expr import Variable
@@ -175,9 +175,9 @@ def _search(uses: dict[LazyOp, _Use], deadline: float, width: int) -> list[Tuned
             budget = min(max(budget, _MIN_SECONDS), remaining)
             left -= use.seconds
             if use.seconds < least:
-                winner = Winner((), note="too short to matter")
+                winner = TunedSchedule((), note="too short to matter")
             elif budget < _MIN_SECONDS:
-                winner = Winner((), note="no time was left")
+                winner = TunedSchedule((), note="no time was left")
             else:
                 winner = tuners[use.device].tune(ast, budget, width, device.winner(ast))
                 device.adopt(ast, winner)

@@ -7,7 +7,16 @@ from itertools import count
 from typing import Any, Final, Self, final
 from weakref import WeakKeyDictionary, ref
 
-from ferrule.autograd import Edge, GradientError, Leaf, Rule, Shape, Value, no_grad, record
+from ferrule.autograd import (
+    GradEdge,
+    GradientError,
+    Leaf,
+    Rule,
+    Shape,
+    TracedValue,
+    no_grad,
+    record,
+)
 from ferrule.autograd.backward import Hook, hooks, pull_back
 from ferrule.engine.realize import turn
 from ferrule.ir.shape.view import ShapeError, prod_sint
@@ -17,7 +26,7 @@ from ferrule.tensor.keywords import method
 _CONTIGUOUS = Rule(lambda grad, _: (grad.contiguous(),))
 _CLONE = Rule(lambda grad, _: (grad,))
 _numbers = count()
-_retaining: Final[WeakKeyDictionary[Edge, list[ref[Tensor]]]] = WeakKeyDictionary()
+_retaining: Final[WeakKeyDictionary[GradEdge, list[ref[Tensor]]]] = WeakKeyDictionary()
 """By the edge at which a gradient arrives, the tensors that keep it though they are no leaves."""
 
 
@@ -27,7 +36,7 @@ class HookHandle:
 
     __slots__ = ("_edge", "_number")
 
-    def __init__(self, edge: Edge, number: int) -> None:
+    def __init__(self, edge: GradEdge, number: int) -> None:
         self._edge = ref(edge)
         self._number = number
 
@@ -193,7 +202,7 @@ def register_hook(self: Tensor, hook: Callable[[Any], Tensor | None]) -> HookHan
     edge = _required_edge(self, "register_hook")
     shape, wrap = self._shape, self._wrap
 
-    def run(grad: Value) -> Value:
+    def run(grad: TracedValue) -> TracedValue:
         given = wrap(grad)
         found = hook(given)
         if found is None:
@@ -232,7 +241,7 @@ def retain_grad(self: Tensor) -> None:
         _retaining.setdefault(edge, []).append(ref(self))
 
 
-def _required_edge(self: Tensor, what: str) -> Edge:
+def _required_edge(self: Tensor, what: str) -> GradEdge:
     edge = self._read().edge
     if edge is None:
         raise GradientError(
@@ -242,7 +251,7 @@ def _required_edge(self: Tensor, what: str) -> Edge:
     return edge
 
 
-def _accumulate(self: Tensor, grad: Value) -> None:
+def _accumulate(self: Tensor, grad: TracedValue) -> None:
     before = self._grad
     if before is None or grad.edge is not None:
         self._grad = self._wrap(grad if before is None else before._read() + grad)
@@ -251,7 +260,7 @@ def _accumulate(self: Tensor, grad: Value) -> None:
         before._store(before._read() + grad, "backward")
 
 
-def _seed(self: Tensor, gradient: Tensor | None, what: str) -> Value:
+def _seed(self: Tensor, gradient: Tensor | None, what: str) -> TracedValue:
     value = self._read()
     if gradient is not None:
         if gradient._shape != value.shape:
@@ -322,16 +331,16 @@ def retains_grad(self: Tensor) -> bool:
     return edge is not None and any(tensor() is self for tensor in _retaining.get(edge, ()))
 
 
-def _owners(edge: Edge) -> list[object]:
+def _owners(edge: GradEdge) -> list[object]:
     """The tensors whose `.grad` a gradient is added to."""
     if isinstance(edge, Leaf):
         return [edge.owner()]
     return [tensor() for tensor in _retaining.get(edge, ())]
 
 
-def _by_edge(inputs: Tensor | Sequence[Tensor]) -> dict[Edge, list[Tensor]]:
+def _by_edge(inputs: Tensor | Sequence[Tensor]) -> dict[GradEdge, list[Tensor]]:
     """The tensors by the edge at which their gradient arrives."""
-    found: dict[Edge, list[Tensor]] = {}
+    found: dict[GradEdge, list[Tensor]] = {}
     given = [inputs] if isinstance(inputs, Tensor) else inputs
     for position, tensor in enumerate(given):
         edge = tensor._read().edge
@@ -344,7 +353,9 @@ def _by_edge(inputs: Tensor | Sequence[Tensor]) -> dict[Edge, list[Tensor]]:
     return found
 
 
-def _found(found: dict[Edge, Value], edge: Edge | None, position: int, shape: Shape) -> Value:
+def _found(
+    found: dict[GradEdge, TracedValue], edge: GradEdge | None, position: int, shape: Shape
+) -> TracedValue:
     if edge is None:
         raise GradientError(
             f"[gradient] target {position}, of shape {shape}, does not require a gradient; "

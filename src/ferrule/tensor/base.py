@@ -1,7 +1,8 @@
 """The core of `Tensor`: memory that views share, reading and writing it, and its place in autograd.
 
-A tensor is a handle on a `Cell`, and for a view also a movement of another handle, its parent. It
-is resolved to a `Value` when it is used: a write through any handle is seen by all of them.
+A tensor is a handle on a `StorageRef`, and for a view also a movement of another handle, its
+parent. It is resolved to a `TracedValue` when it is used: a write through any handle is seen by all
+of them.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Never, Self
 
 import numpy as np
 
-from ferrule.autograd import GradientError, Leaf, Shape, Value, is_recording, is_training
+from ferrule.autograd import GradientError, Leaf, Shape, TracedValue, is_recording, is_training
 from ferrule.base.calls import unknown_keyword, whole
 from ferrule.ir.dtype import DType, DTypeError, dtypes
 from ferrule.ir.expr import sint
@@ -20,7 +21,7 @@ from ferrule.ir.lazyop import MovementOps
 from ferrule.ir.shape.layout import storage_view
 from ferrule.ir.shape.view import ShapeError, View, prod_sint
 from ferrule.tensor.broadcast import fit_shape
-from ferrule.tensor.cell import MOVES, Cache, Cell, Move, Part, moved_view
+from ferrule.tensor.cell import MOVES, Cache, Move, Part, StorageRef, moved_view
 from ferrule.tensor.data import DTypeLike, from_host, to_device, to_dtype
 
 _NUMBERS = (bool, int, float, list, tuple, np.generic)  # they have to fit the elements' dtype
@@ -51,7 +52,7 @@ class TensorBase:
     else:
         training = property(lambda self: is_training(), doc="The mode of this thread.")
 
-    _cell: Cell
+    _cell: StorageRef
     _shape: Shape
     _parent: TensorBase | None
     _move: Move | None
@@ -91,14 +92,14 @@ class TensorBase:
             value = data._read()
             value = value if device is None else value.copy_to(to_device(device))
         elif isinstance(data, LazyBuffer):
-            value = Value(data)
+            value = TracedValue(data)
         else:
             value = from_host(data, chosen, to_device(device))
-        self._set(Cell(value if chosen is None else value.cast(chosen)))
+        self._set(StorageRef(value if chosen is None else value.cast(chosen)))
         if requires_grad is not None:
             self.requires_grad = requires_grad
 
-    def _set(self, cell: Cell) -> None:
+    def _set(self, cell: StorageRef) -> None:
         """Makes a tensor that has nothing yet a handle on all of a cell's memory."""
         self._cell = cell
         self._shape = cell.value.node.shape
@@ -112,26 +113,26 @@ class TensorBase:
         self._grad = None
 
     @classmethod
-    def _wrap(cls, value: Value) -> Self:
+    def _wrap(cls, value: TracedValue) -> Self:
         """A tensor with memory of its own that holds a value."""
         tensor = object.__new__(cls)
-        TensorBase._set(tensor, Cell(value))
+        TensorBase._set(tensor, StorageRef(value))
         return tensor
 
     # -- reading ---------------------------------------------------------------------------------
 
-    def _read(self) -> Value:
+    def _read(self) -> TracedValue:
         """The value now, with its edge where a gradient is to flow to it."""
         if self._parent is not None:
             return self._read_view()
         value = self._cell.value
         if self._leaf is not None:
-            return Value(value.node, self._leaf)
+            return TracedValue(value.node, self._leaf)
         if self._detached:
             return value.detach()
         return value
 
-    def _read_view(self) -> Value:
+    def _read_view(self) -> TracedValue:
         """The parents' values from the top down: without recursion, for long chains of views."""
         chain: list[TensorBase] = []
         handle: TensorBase = self
@@ -143,7 +144,7 @@ class TensorBase:
             value = view._moved(value)
         return value
 
-    def _moved(self, source: Value) -> Value:
+    def _moved(self, source: TracedValue) -> TracedValue:
         """This view of its parent's value, made anew only if that has changed."""
         cache = self._cache
         value = None if cache is None else cache.value_of(source)
@@ -154,13 +155,13 @@ class TensorBase:
             assert cache is not None
             cache.read = value, source
         if self._leaf is not None:
-            return Value(value.node, self._leaf)
+            return TracedValue(value.node, self._leaf)
         return value.detach() if self._detached else value
 
     def _view_of(self, op: MovementOps | str, arg: Any) -> Self:
         """A movement of this tensor that shares its memory."""
         source = self._read()
-        value: Value = MOVES[op](source, arg)
+        value: TracedValue = MOVES[op](source, arg)
         tensor = object.__new__(type(self))
         tensor._set(self._cell)
         tensor._shape = value.node.shape
@@ -170,7 +171,7 @@ class TensorBase:
         tensor._watch(value, source)
         return tensor
 
-    def _watch(self, value: Value, source: Value) -> None:
+    def _watch(self, value: TracedValue, source: TracedValue) -> None:
         """Keep the value that the view has read until its memory is written."""
         self._cache = Cache(self, value, source)
         self._cell.keep(self._cache)
@@ -208,7 +209,7 @@ class TensorBase:
             handle = handle._parent
         return Part(moves[::-1], self._layout()) if moves else None
 
-    def _store(self, value: Value, what: str) -> None:
+    def _store(self, value: TracedValue, what: str) -> None:
         """Writes a value of this tensor's shape and dtype."""
         part = self._part()
         if part is not None and not part.view.is_injective:
@@ -221,7 +222,7 @@ class TensorBase:
             return
         self._cell.write(value, part, recorded)
 
-    def _is_recorded_write(self, value: Value, part: Part | None, what: str) -> bool:
+    def _is_recorded_write(self, value: TracedValue, part: Part | None, what: str) -> bool:
         """True if the tape records a write; raises `GradientError` if PyTorch's rules forbid it."""
         handle: TensorBase | None = self
         detached = False
@@ -243,7 +244,7 @@ class TensorBase:
             )
         return not detached
 
-    def _fitted(self, value: Any, what: str) -> Value:
+    def _fitted(self, value: Any, what: str) -> TracedValue:
         """A value for this tensor's elements, of its device, dtype and shape."""
         node = self._cell.value.node
         if isinstance(value, TensorBase):

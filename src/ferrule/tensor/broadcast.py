@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any
 
-from ferrule.autograd import Shape, Value
+from ferrule.autograd import Shape, TracedValue
 from ferrule.base.calls import whole
 from ferrule.ir.expr import Expr, as_int, sint
 from ferrule.ir.lazy import DeviceMismatchError
@@ -56,7 +56,7 @@ def known_size(size: sint, what: str) -> int:
     )
 
 
-def fit_shape(value: Value, shape: Shape, what: str) -> Value:
+def fit_shape(value: TracedValue, shape: Shape, what: str) -> TracedValue:
     """The value broadcast to a given shape; raises `ShapeError`."""
     own = value.node.shape
     if own == shape:
@@ -76,7 +76,7 @@ def fit_shape(value: Value, shape: Shape, what: str) -> Value:
     return value.reshape((1,) * (rank - len(own)) + own).expand(shape)
 
 
-def broadcast(a: Value, b: Value, what: str) -> tuple[Value, Value]:
+def broadcast(a: TracedValue, b: TracedValue, what: str) -> tuple[TracedValue, TracedValue]:
     """Both values with the shape that they broadcast to."""
     shape_a, shape_b = a.node.shape, b.node.shape
     if shape_a == shape_b:
@@ -85,7 +85,7 @@ def broadcast(a: Value, b: Value, what: str) -> tuple[Value, Value]:
     return expanded(a, shape), expanded(b, shape)
 
 
-def expanded(value: Value, shape: Shape) -> Value:
+def expanded(value: TracedValue, shape: Shape) -> TracedValue:
     """A value repeated along axes in front and along those of size 1, up to a shape."""
     missing = len(shape) - len(value.node.shape)
     if missing:
@@ -93,7 +93,7 @@ def expanded(value: Value, shape: Shape) -> Value:
     return value.expand(shape)
 
 
-def check_devices(a: Value, b: Value, what: str) -> None:
+def check_devices(a: TracedValue, b: TracedValue, what: str) -> None:
     """Raises unless both values are on one device."""
     if a.node.device != b.node.device:
         raise DeviceMismatchError(

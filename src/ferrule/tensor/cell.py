@@ -9,7 +9,7 @@ from functools import lru_cache
 from typing import Any, Final, TypeAlias, final
 from weakref import ref
 
-from ferrule.autograd import Edge, Entry, GradientError, Rule, Value, is_recording
+from ferrule.autograd import GradEdge, GradientError, GradNode, Rule, TracedValue, is_recording
 from ferrule.base.threadstate import this_thread
 from ferrule.engine.realize import settle_or_withdraw, turn
 from ferrule.ir.lazy import LazyBuffer
@@ -42,7 +42,7 @@ def moved_view(op: MovementOps | str, view: View, arg: Any) -> View | None:
     return moved
 
 
-def diagonal_of(value: View | Value) -> View | Value:
+def diagonal_of(value: View | TracedValue) -> View | TracedValue:
     """The diagonal of the last two axes, as one."""
     return value.diagonal() if isinstance(value, View) else diagonal_part(value)
 
@@ -53,14 +53,14 @@ class Cache:
 
     __slots__ = ("__weakref__", "read", "view")
 
-    read: tuple[Value, Value] | None
+    read: tuple[TracedValue, TracedValue] | None
     """The view's value, and its parent's value: one tuple, since threads share it."""
 
-    def __init__(self, view: object, value: Value, source: Value) -> None:
+    def __init__(self, view: object, value: TracedValue, source: TracedValue) -> None:
         self.view = ref(view)
         self.read = value, source
 
-    def value_of(self, source: Value) -> Value | None:
+    def value_of(self, source: TracedValue) -> TracedValue | None:
         """The view's value, if its parent still has that value and the tape has it if need be."""
         found = self.read
         if found is None:
@@ -73,7 +73,7 @@ class Cache:
 
 
 @final
-class Cell:
+class StorageRef:
     """The memory of a tensor and all its views: its current version, and that version's edge."""
 
     __slots__ = ("__weakref__", "caches", "edges", "epoch", "storage", "value")
@@ -81,13 +81,13 @@ class Cell:
     epoch: int
     """How often `watch_writes` was entered before the cell was made."""
 
-    def __init__(self, value: Value) -> None:
+    def __init__(self, value: TracedValue) -> None:
         self.value = value
         self.epoch = _epoch
         self.storage: Storage | None = None
         self.caches: set[ref[Cache]] | None = None
         """The caches of its live views."""
-        self.edges: list[tuple[int, ref[Edge] | None]] | None = None
+        self.edges: list[tuple[int, ref[GradEdge] | None]] | None = None
         """For versions that are not in memory, by serial number: the edges that they replaced."""
 
     def keep(self, cache: Cache) -> None:
@@ -104,7 +104,7 @@ class Cell:
                 if cache is not None:
                     cache.read = None
 
-    def write(self, value: Value, part: Part | None, recorded: bool) -> None:
+    def write(self, value: TracedValue, part: Part | None, recorded: bool) -> None:
         """Makes the next version: `value` in a part, or in all of the memory.
 
         If the write is not recorded, the edge stays: a gradient flows as if nothing was written.
@@ -112,7 +112,7 @@ class Cell:
         with turn:  # or another thread's write to another part would be lost
             self._write(value, part, recorded)
 
-    def _write(self, value: Value, part: Part | None, recorded: bool) -> None:
+    def _write(self, value: TracedValue, part: Part | None, recorded: bool) -> None:
         old = self.value
         for epoch, before in _watching.get():
             if self.epoch < epoch:
@@ -127,9 +127,9 @@ class Cell:
         self.storage.write(value.node, None if part is None else part.view)
         node = self.storage.node
         if not recorded:
-            self.value = Value(node, old.edge)
+            self.value = TracedValue(node, old.edge)
         else:
-            new = Value(node, value.edge) if part is None else old.assign(value, part, node)
+            new = TracedValue(node, value.edge) if part is None else old.assign(value, part, node)
             if new.edge is not old.edge:
                 self._note_edge(new, old)
             self.value = new
@@ -140,7 +140,7 @@ class Cell:
             self.storage = Storage(self.value.node, self)
         self.storage.rewrite()
 
-    def _note_edge(self, new: Value, old: Value) -> None:
+    def _note_edge(self, new: TracedValue, old: TracedValue) -> None:
         """Note the edge that a version replaces, weakly, so that it keeps no tape alive."""
         if self.edges is None or old.node.realized is not None:
             self.edges = []
@@ -153,7 +153,7 @@ class Cell:
         if self.edges and self.edges[-1][0] == failed.serial:
             _, replaced = self.edges.pop()
             edge = None if replaced is None else replaced() or _end_of_tape(before)
-        self.value = Value(before, edge)
+        self.value = TracedValue(before, edge)
 
     def settle(self) -> None:
         """Give the present value memory to which later writes go; a constant has none."""
@@ -161,9 +161,9 @@ class Cell:
         if self.storage is None:
             self.storage = Storage(self.value.node, self)
         self.storage.settle()
-        self.value = Value(self.storage.node, self.value.edge)
+        self.value = TracedValue(self.storage.node, self.value.edge)
 
-    def restore(self, value: Value) -> None:
+    def restore(self, value: TracedValue) -> None:
         """Makes an earlier version the current one."""
         self.forget_views()
         self.value = value
@@ -172,17 +172,17 @@ class Cell:
 
 
 _epoch = 0
-_watching: Final[ContextVar[tuple[tuple[int, dict[Cell, Value]], ...]]] = ContextVar(
+_watching: Final[ContextVar[tuple[tuple[int, dict[StorageRef, TracedValue]], ...]]] = ContextVar(
     "ferrule_watching", default=()
 )
 
 
 @contextmanager
-def watch_writes() -> Iterator[dict[Cell, Value]]:
+def watch_writes() -> Iterator[dict[StorageRef, TracedValue]]:
     """A block that notes each write to memory from before it, and what that held until then."""
     global _epoch
     _epoch += 1
-    before: dict[Cell, Value] = {}
+    before: dict[StorageRef, TracedValue] = {}
     token = _watching.set((*_watching.get(), (_epoch, before)))
     try:
         yield before
@@ -198,7 +198,7 @@ def writes_together() -> Iterator[None]:
     """
     state = this_thread.state
     outer = state.undoable
-    written: dict[Cell, int] = {}
+    written: dict[StorageRef, int] = {}
     state.undoable = written
     try:
         yield
@@ -216,11 +216,11 @@ def writes_together() -> Iterator[None]:
             outer.setdefault(cell, serial)
 
 
-def _end_of_tape(node: LazyBuffer) -> Entry:
-    return Entry("assign", Rule(_refuse), (), node, None)
+def _end_of_tape(node: LazyBuffer) -> GradNode:
+    return GradNode("assign", Rule(_refuse), (), node, None)
 
 
-def _refuse(grad: Value, entry: Entry) -> tuple[Value | None, ...]:
+def _refuse(grad: TracedValue, entry: GradNode) -> tuple[TracedValue | None, ...]:
     raise GradientError(
         "[backward] a gradient arrives at a tensor whose write raised an error: it holds what it "
         "did before, and how that was computed is not known any more; compute it again"
@@ -237,7 +237,7 @@ class Part:
         self.moves = moves
         self.view = view
 
-    def read(self, value: Value) -> Value:
+    def read(self, value: TracedValue) -> TracedValue:
         """The part of a value with the shape of the whole memory."""
         for op, arg in self.moves:
             value = MOVES[op](value, arg)

@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from ferrule.autograd import Number, Shape, Value
-from ferrule.autograd.iota import count_to
+from ferrule.autograd import Number, Shape, TracedValue
+from ferrule.autograd.iota import iota
 from ferrule.base.calls import is_several
 from ferrule.engine.random import manual_seed as seed_devices
 from ferrule.engine.random import random_words, uniform_from
@@ -53,7 +53,7 @@ def _float_dtype(dtype: DTypeLike | None, what: str) -> DType:
     return chosen
 
 
-def _made(cls: type[Tensor], /, value: Value, requires_grad: bool | None) -> Tensor:
+def _made(cls: type[Tensor], /, value: TracedValue, requires_grad: bool | None) -> Tensor:
     tensor = cls._wrap(value)
     if requires_grad is not None:
         tensor.requires_grad = requires_grad
@@ -80,7 +80,7 @@ def empty(
     """
     chosen = dtypes.default_float if dtype is None else to_dtype(dtype)
     node = LazyBuffer.empty(_shape(shape, "empty"), chosen, to_device(device))
-    return _made(cls, Value(node), requires_grad)
+    return _made(cls, TracedValue(node), requires_grad)
 
 
 @method
@@ -116,7 +116,7 @@ def full(
     own = fill_value.dtype if isinstance(fill_value, np.generic) else scalar_dtype(number)
     chosen = to_dtype(own if dtype is None else dtype)
     node = constant(number, chosen, wanted, to_device(device))
-    return _made(cls, Value(node), requires_grad)
+    return _made(cls, TracedValue(node), requires_grad)
 
 
 @method
@@ -247,9 +247,9 @@ def arange(
     size = count_steps(start, stop, step)
     where = to_device(device)
     if size == 0:
-        return _made(cls, Value(LazyBuffer.const(0, chosen, (0,), where)), requires_grad)
+        return _made(cls, TracedValue(LazyBuffer.const(0, chosen, (0,), where)), requires_grad)
     counted = _counted_in(start, step, size, chosen) if whole else dtypes.float64
-    numbers = count_to(size, counted, where)
+    numbers = iota(size, counted, where)
     scaled = numbers * step if step != 1 else numbers
     if not isinstance(start, int | float) or start != 0:
         scaled = scaled + numbers.full(start)
@@ -280,7 +280,7 @@ def linspace(
     start, stop = (python_number(x, "[linspace] ends are numbers") for x in (start, stop))
     if steps < 2:
         return cls.full((steps,), start, where, chosen, requires_grad)
-    numbers = count_to(steps, dtypes.float64, where)
+    numbers = iota(steps, dtypes.float64, where)
     scaled = numbers * ((stop - start) / (steps - 1)) + start
     last = numbers.equals(steps - 1).where(scaled.full(stop), scaled)
     return _made(cls, last.cast(chosen), requires_grad)
@@ -307,7 +307,7 @@ def eye(
     chosen = dtypes.default_float if dtype is None else to_dtype(dtype)
     where = to_device(device)
     size = min(n, columns)
-    square = diagonal_matrix(Value(LazyBuffer.const(1, chosen, (size,), where)))
+    square = diagonal_matrix(TracedValue(LazyBuffer.const(1, chosen, (size,), where)))
     return _made(cls, square.pad(((0, n - size), (0, columns - size))), requires_grad)
 
 
@@ -336,7 +336,7 @@ def triu(self: Tensor, diagonal: int = 0) -> Tensor:
     return self._wrap(_above(self, diagonal, "triu").where(value, 0))
 
 
-def _above(self: Tensor, diagonal: int, what: str) -> Value:
+def _above(self: Tensor, diagonal: int, what: str) -> TracedValue:
     """Where the column is at least the row + diagonal."""
     if len(self._shape) < 2:
         raise ShapeError(f"[{what}] shape {self._shape} has less than two axes")

@@ -8,7 +8,7 @@ from typing import Any, SupportsFloat, TypeAlias
 
 import numpy as np
 
-from ferrule.autograd import Number, Value, check_expression
+from ferrule.autograd import Number, TracedValue, check_expression
 from ferrule.device import Device
 from ferrule.ir.buffer import Buffer, allocators
 from ferrule.ir.dlpack import array_from
@@ -67,7 +67,7 @@ def constant(number: Any, dtype: DType, shape: Sequence[sint], device: str) -> L
     return LazyBuffer.const(number, dtype, shape, device)
 
 
-def from_host(data: Any, dtype: DType | None, device: str) -> Value:
+def from_host(data: Any, dtype: DType | None, device: str) -> TracedValue:
     """The value of anything that is no tensor.
 
     Raises `ShapeError` for ragged lists, `TypeError` for what holds no numbers, `DTypeError` for
@@ -78,11 +78,11 @@ def from_host(data: Any, dtype: DType | None, device: str) -> Value:
     is_number = isinstance(data, bool | int | float | Expr)
     if is_number and not isinstance(data, np.generic):
         chosen = scalar_dtype(data) if dtype is None else dtype
-        return Value(constant(data, chosen, (), device))
+        return TracedValue(constant(data, chosen, (), device))
     found = _to_array(data, dtype)
     if dtype is not None and found.dtype != dtype.np:
         found = found.astype(dtype.np)
-    return Value(LazyBuffer.from_buffer(Buffer.fromCPU(device, found), found.shape))
+    return TracedValue(LazyBuffer.from_buffer(Buffer.fromCPU(device, found), found.shape))
 
 
 def is_in_host_memory(device: str) -> bool:
@@ -90,7 +90,7 @@ def is_in_host_memory(device: str) -> bool:
     return hasattr(allocators[device], "as_buffer")
 
 
-def borrowed(array: Array, device: str) -> Value | None:
+def borrowed(array: Array, device: str) -> TracedValue | None:
     """The value of an array in its own memory, of any strides; None where it has to be copied."""
     dtypes.from_np(array.dtype)  # raises for dtypes that ferrule lacks
     step = array.itemsize
@@ -108,11 +108,11 @@ def borrowed(array: Array, device: str) -> Value | None:
     if buffer is None:
         return None
     if array.flags.c_contiguous:
-        return Value(LazyBuffer.from_buffer(buffer, array.shape))
+        return TracedValue(LazyBuffer.from_buffer(buffer, array.shape))
     first = -sum(min(far, 0) for far in reach)
     strides = [stride // step for stride in array.strides]
     memory = LazyBuffer.from_buffer(buffer, (span,))
-    return Value(memory.as_strided(array.shape, strides, first))
+    return TracedValue(memory.as_strided(array.shape, strides, first))
 
 
 def _to_array(data: Any, dtype: DType | None) -> Array:

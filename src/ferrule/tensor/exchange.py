@@ -11,7 +11,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from ferrule.autograd import Value
+from ferrule.autograd import TracedValue
 from ferrule.base.containers import mapped
 from ferrule.ir.dlpack import HOST, array_from, capsule_of
 from ferrule.ir.shape.layout import storage_view
@@ -342,7 +342,7 @@ def _as_arrays(arguments: Any) -> Any:
 
 def _shared(
     array: Array, device: str | None, copy: bool | None, what: str, error: type[Exception]
-) -> Value:
+) -> TracedValue:
     """The value of an array in its own memory, unless that has to be copied."""
     target = to_device(device)
     value = None if copy else borrowed(array, target)

@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from ferrule.autograd import Number, Value
-from ferrule.autograd.iota import count_to
+from ferrule.autograd import Number, TracedValue
+from ferrule.autograd.iota import iota
 from ferrule.engine.random import continue_stream, random_words, stream_of
 from ferrule.ir.dtype import DTypeError, dtypes
 from ferrule.ir.shape.view import ShapeError
@@ -49,7 +49,7 @@ def _class_count(self: Tensor) -> int:
     return high + 1
 
 
-def is_class(self: Tensor, classes: int, what: str) -> Value:
+def is_class(self: Tensor, classes: int, what: str) -> TracedValue:
     """For each index and class whether they are the same, as a new last axis."""
     value = self._read()
     if dtypes.is_unsigned(value.dtype) or value.dtype.itemsize < 4:
@@ -57,7 +57,7 @@ def is_class(self: Tensor, classes: int, what: str) -> Value:
         value = value.cast(dtypes.int64 if wide else dtypes.int32)
     value = in_range(value, classes, what, len(value.shape))
     shape = (*value.shape, classes)
-    numbers = count_to(classes, value.dtype, self.device) if classes else value.full(0, (0,))
+    numbers = iota(classes, value.dtype, self.device) if classes else value.full(0, (0,))
     numbers = numbers.reshape((1,) * len(value.shape) + (classes,)).expand(shape)
     return value.reshape((*value.shape, 1)).expand(shape).equals(numbers)
 
@@ -328,7 +328,7 @@ def get_rng_state(cls: type[Tensor], /, device: str | None = None) -> Tensor:
     >>> first == Tensor.rand(3).tolist()
     True
     """
-    words = cls._wrap(Value(stream_of(to_device(device)))).numpy()
+    words = cls._wrap(TracedValue(stream_of(to_device(device)))).numpy()
     return cls(words.copy())
 
 

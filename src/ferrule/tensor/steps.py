@@ -6,14 +6,14 @@ from collections.abc import Callable
 from functools import cache
 from typing import Any, Final, TypeAlias, final
 
-from ferrule.autograd import Value
+from ferrule.autograd import TracedValue
 from ferrule.fusion.graph import toposort
 from ferrule.ir.dtype import DType, exact
 from ferrule.ir.lazy import LazyBuffer
 from ferrule.ir.lazyop import BinaryOps, FunctionOps, TernaryOps, UnaryOps
 from ferrule.ir.steps import ARGUMENT, Step, Steps
 
-Function: TypeAlias = Callable[[Value], Value]
+Function: TypeAlias = Callable[[TracedValue], TracedValue]
 
 _ELEMENTWISE: Final = (UnaryOps, BinaryOps, TernaryOps)
 
@@ -21,7 +21,7 @@ _ELEMENTWISE: Final = (UnaryOps, BinaryOps, TernaryOps)
 def applied(function: Function, x: LazyBuffer) -> LazyBuffer:
     """An element-wise function of a value, off the tape."""
     steps = None if x.base_const() is not None or 0 in x.shape else _steps(function, x.dtype)
-    return function(Value(x)).node if steps is None else steps.of(x)
+    return function(TracedValue(x)).node if steps is None else steps.of(x)
 
 
 @cache
@@ -30,7 +30,7 @@ def _steps(function: Function, dtype: DType) -> Steps | None:
     x = LazyBuffer.empty((2,), dtype, "")  # of more than one element: a sum would be seen
     taken = _Taken()
     numbers = {x: ARGUMENT}
-    for node in toposort([function(Value(x)).node]):
+    for node in toposort([function(TracedValue(x)).node]):
         if node is x:
             continue
         sources = tuple([numbers[source] for source in node.srcs])

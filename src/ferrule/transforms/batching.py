@@ -19,13 +19,13 @@ import numpy as np
 
 from ferrule.autograd import (
     IDENTITY,
-    Edge,
-    Entry,
+    GradEdge,
     Gradients,
+    GradNode,
     Parts,
     Rule,
     Shape,
-    Value,
+    TracedValue,
     is_recording,
     record,
     tape_position,
@@ -59,7 +59,7 @@ class VmapError(RuntimeError):
 
 
 @final
-class Lanes:
+class Batch:
     """One axis that a function is mapped over, of `size` lanes."""
 
     __slots__ = ("edges", "first_entry", "first_node", "size")
@@ -69,10 +69,10 @@ class Lanes:
         self.first_entry = tape_position()
         """Entries recorded from here on are made on a lane; earlier ones only if in `edges`."""
         self.first_node = LazyBuffer.empty((), dtypes.uint8, "").serial
-        self.edges: WeakKeyDictionary[Entry, Edge] = WeakKeyDictionary()
+        self.edges: WeakKeyDictionary[GradNode, GradEdge] = WeakKeyDictionary()
         """The edges for all lanes of entries made on one lane."""
 
-    def from_now_on(self) -> Lanes:
+    def from_now_on(self) -> Batch:
         """The same lanes without the entries that others recorded so far.
 
         Those include the lanes of an outer map that runs backwards as well.
@@ -81,11 +81,11 @@ class Lanes:
         lanes.first_entry = tape_position()
         return lanes
 
-    def is_same(self, other: Lanes) -> bool:
+    def is_same(self, other: Batch) -> bool:
         """True if both are lanes of one map."""
         return self.edges is other.edges
 
-    def enter(self, value: Value) -> Value:
+    def enter(self, value: TracedValue) -> TracedValue:
         """One lane of a value, whose first axis is the mapped one."""
         node = value.node
         if node.base_const() is not None:
@@ -94,18 +94,18 @@ class Lanes:
             runner = Lane(self, node)
             lane = LazyBuffer.custom(runner, (), node.shape[1:], node.dtype, node.device)
         if value.edge is None or not is_recording():
-            return Value(lane)
-        root = Entry("lane", IDENTITY, (Value(lane),), lane, None)
+            return TracedValue(lane)
+        root = GradNode("lane", IDENTITY, (TracedValue(lane),), lane, None)
         self.edges[root] = value.edge
-        return Value(lane, root)
+        return TracedValue(lane, root)
 
-    def leave(self, values: Sequence[Value]) -> list[Value]:
+    def leave(self, values: Sequence[TracedValue]) -> list[TracedValue]:
         """The values for all lanes, the mapped axis in front, from those for one."""
         return _Leaving(self).values(values)
 
-    def holds(self, edge: Edge | None) -> bool:
+    def holds(self, edge: GradEdge | None) -> bool:
         """True if an edge was made on a lane, rather than before."""
-        return isinstance(edge, Entry) and (edge in self.edges or edge.serial > self.first_entry)
+        return isinstance(edge, GradNode) and (edge in self.edges or edge.serial > self.first_entry)
 
     def drawing(self) -> AbstractContextManager[None]:
         """The block in which each lane draws random numbers of its own."""
@@ -125,7 +125,7 @@ class Lanes:
 class Lane(JITRunner):
     """Stands for one lane of a node. It cannot run: the lanes have no values of their own."""
 
-    def __init__(self, lanes: Lanes, node: LazyBuffer) -> None:
+    def __init__(self, lanes: Batch, node: LazyBuffer) -> None:
         self.lanes = lanes
         self.node = node
         self._handle = Handle(node)  # a runner is no user of the node
@@ -155,7 +155,7 @@ class Lane(JITRunner):
 class _Leaving:
     """The translation of nodes, values and tape entries from one lane to all lanes."""
 
-    def __init__(self, lanes: Lanes) -> None:
+    def __init__(self, lanes: Batch) -> None:
         self._lanes = lanes
         self._size = lanes.size
         self._nodes: dict[LazyBuffer, LazyBuffer | None] = {}
@@ -186,32 +186,32 @@ class _Leaving:
         found = self.node(node)
         return spread(node, self._size) if found is None else found
 
-    def values(self, values: Sequence[Value]) -> list[Value]:
+    def values(self, values: Sequence[TracedValue]) -> list[TracedValue]:
         """The values for all lanes."""
         if is_recording():
             inside = [value.edge for value in values if value.edge is not None]
             self._translate([edge for edge in inside if self._lanes.holds(edge)])
         return [self._value(value) for value in values]
 
-    def _value(self, value: Value) -> Value:
+    def _value(self, value: TracedValue) -> TracedValue:
         node = self._spread(value.node)
         if value.edge is None or not is_recording():
-            return Value(node)
+            return TracedValue(node)
         if self._lanes.holds(value.edge):
-            return Value(node, self._edge(value.edge))
+            return TracedValue(node, self._edge(value.edge))
         return record("lanes", _SPREAD, (value,), node, None)
 
     # -- the tape --------------------------------------------------------------------------------
 
-    def _edge(self, edge: Edge) -> Edge:
-        return self._lanes.edges[edge] if isinstance(edge, Entry) else edge
+    def _edge(self, edge: GradEdge) -> GradEdge:
+        return self._lanes.edges[edge] if isinstance(edge, GradNode) else edge
 
-    def _translate(self, roots: Sequence[Edge]) -> None:
+    def _translate(self, roots: Sequence[GradEdge]) -> None:
         lanes = self._lanes
         for entry in entries_below(roots, lanes.first_entry, lanes.edges):
             lanes.edges[entry] = self._entry(entry)
 
-    def _entry(self, entry: Entry) -> Entry:
+    def _entry(self, entry: GradNode) -> GradNode:
         """An entry for all lanes, whose sources have theirs already."""
         one = OneLane(
             self._lanes,
@@ -232,11 +232,11 @@ class _Leaving:
         ]
         output = entry.output
         if output is not None and one.output_differs:
-            output = Value(self._spread(output.node))
+            output = TracedValue(self._spread(output.node))
         shapes = tuple([(self._size, *shape) for shape in entry.shapes])
-        return Entry.like(entry, _LANES, one, tuple(parents), shapes, tuple(saved), output)
+        return GradNode.like(entry, _LANES, one, tuple(parents), shapes, tuple(saved), output)
 
-    def _differs(self, value: Value) -> bool:
+    def _differs(self, value: TracedValue) -> bool:
         return self._lanes.holds(value.edge) or self.node(value.node) is not None
 
 
@@ -245,7 +245,7 @@ class _Leaving:
 class OneLane:
     """The facts about an entry for one lane that the entry for all lanes keeps."""
 
-    lanes: Lanes
+    lanes: Batch
     rule: Rule
     arg: Any
     shapes: tuple[Shape, ...]
@@ -255,7 +255,7 @@ class OneLane:
     """For each kept value, True if it differs from lane to lane."""
     output_differs: bool
 
-    def stand_in(self, wide: Entry, lanes: Lanes) -> Entry:
+    def stand_in(self, wide: GradNode, lanes: Batch) -> GradNode:
         """The entry for one lane, with lanes in the place of the kept values."""
         saved = [
             lanes.enter(value) if differs else value
@@ -264,14 +264,14 @@ class OneLane:
         output = wide.output
         if output is not None and self.output_differs:
             output = lanes.enter(output)
-        entry = Entry.like(
+        entry = GradNode.like(
             wide, self.rule, self.arg, wide.parents, self.shapes, tuple(saved), output
         )
         lanes.edges[entry] = wide
         return entry
 
 
-def _reverse_lanes(grad: Value | Parts, entry: Entry) -> Gradients:
+def _reverse_lanes(grad: TracedValue | Parts, entry: GradNode) -> Gradients:
     """The rule of the entry for one lane, over all lanes."""
     one: OneLane = entry.arg
     lanes = one.lanes.from_now_on()
@@ -281,7 +281,7 @@ def _reverse_lanes(grad: Value | Parts, entry: Entry) -> Gradients:
     else:
         given = lanes.enter(grad)
     found: Sequence[Any] = one.rule.reverse(given, one.stand_in(entry, lanes))
-    parts: list[Value] = []
+    parts: list[TracedValue] = []
     for part in found:
         parts += part.of.values() if isinstance(part, Parts) else [] if part is None else [part]
     wide = iter(lanes.leave(parts))
@@ -296,7 +296,7 @@ def _reverse_lanes(grad: Value | Parts, entry: Entry) -> Gradients:
     return tuple(result)
 
 
-def _summed(value: Value) -> Value:
+def _summed(value: TracedValue) -> TracedValue:
     """The sum over the lanes."""
     return value.sum((0,)).reshape(value.shape[1:])
 
@@ -373,7 +373,7 @@ def _custom(node: LazyBuffer, sources: Sequence[LazyBuffer | None], size: sint) 
         raise VmapError(f"[vmap] {runner} has no rule for mapped tensors; call it outside")
     flags = tuple([source is not None for source in sources])
     pairs = zip(sources, node.srcs, strict=True)
-    values = [Value(one if wide is None else wide) for wide, one in pairs]
+    values = [TracedValue(one if wide is None else wide) for wide, one in pairs]
     shape = (size, *node.shape)
     found = on_host(_each_lane, values, shape, node.dtype, runner.function, flags, runner.args)
     return found.node

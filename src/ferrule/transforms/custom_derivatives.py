@@ -7,12 +7,12 @@ from collections.abc import Callable, Sequence
 from typing import Any, final
 
 from ferrule.autograd import (
-    Entry,
     GradientError,
     Gradients,
+    GradNode,
     Parts,
     Rule,
-    Value,
+    TracedValue,
     is_recording,
     record_several,
     transforming,
@@ -97,7 +97,7 @@ class _Call:
     kept: Any
 
 
-def _reverse(grad: Parts, entry: Entry) -> Gradients:
+def _reverse(grad: Parts, entry: GradNode) -> Gradients:
     call: _Call = entry.arg
     grads = [
         grad.of[number] if number in grad.of else value.full(0)
@@ -115,9 +115,9 @@ def _reverse(grad: Parts, entry: Entry) -> Gradients:
     return _in_order(call, slopes, entry)
 
 
-def _in_order(call: _Call, slopes: Sequence[Any], entry: Entry) -> Gradients:
+def _in_order(call: _Call, slopes: Sequence[Any], entry: GradNode) -> Gradients:
     """The gradients of all sources: of the arguments' tensors, and none for kept tensors."""
-    found: list[Value | None] = []
+    found: list[TracedValue | None] = []
     for arg, slope in zip(call.args, slopes, strict=True):
         count = len(tensors_of(arg))
         if slope is None or count == 0:

@@ -6,12 +6,12 @@ import functools
 from collections.abc import Sequence
 from typing import Any
 
-from ferrule.autograd import Value
+from ferrule.autograd import TracedValue
 from ferrule.base.calls import explains
 from ferrule.base.helpers import check_function
 from ferrule.ir.shape.view import ShapeError
 from ferrule.tensor import Tensor
-from ferrule.transforms.batching import Lanes
+from ferrule.transforms.batching import Batch
 from ferrule.transforms.derivatives import Function, traced
 from ferrule.transforms.trace import replaced
 
@@ -95,7 +95,7 @@ def hessian(function: Function, argnums: int | Sequence[int] = 0) -> Function:
     return jacfwd(jacrev(function, argnums), argnums)
 
 
-def _basis(value: Value, what: str) -> tuple[Lanes, Value]:
+def _basis(value: TracedValue, what: str) -> tuple[Batch, TracedValue]:
     """One lane for each element; in each a tensor with 1 at the element and 0 elsewhere."""
     size = 1
     for length in value.shape:
@@ -103,10 +103,10 @@ def _basis(value: Value, what: str) -> tuple[Lanes, Value]:
             raise ShapeError(f"[{what}] a Jacobian needs known sizes, not {value.shape}")
         size *= length
     eye = Tensor.eye(size, dtype=value.dtype, device=value.node.device)
-    return Lanes(size), eye._read().reshape((size, *value.shape))
+    return Batch(size), eye._read().reshape((size, *value.shape))
 
 
-def _last(column: Value, argument: Value) -> Tensor:
+def _last(column: TracedValue, argument: TracedValue) -> Tensor:
     """The column with its axis of lanes moved behind the others, in the argument's shape."""
     rank = len(column.shape)
     turned = column.permute((*range(1, rank), 0))

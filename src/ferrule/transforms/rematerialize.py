@@ -10,12 +10,12 @@ from typing import Any, final
 
 from ferrule.autograd import (
     IDENTITY,
-    Edge,
-    Entry,
+    GradEdge,
     Gradients,
+    GradNode,
     Parts,
     Rule,
-    Value,
+    TracedValue,
     is_recording,
     is_training,
     record_several,
@@ -28,7 +28,7 @@ from ferrule.base.helpers import check_function
 from ferrule.base.records import dataclass
 from ferrule.engine.random import Words, drawn_by, random_words
 from ferrule.ir.expr import sint
-from ferrule.tensor.cell import Cell, watch_writes
+from ferrule.tensor.cell import StorageRef, watch_writes
 from ferrule.transforms.trace import blank, read, replaced, tensors_of, wrap
 
 
@@ -86,12 +86,14 @@ class _Call:
     words: list[Words]
     training: bool
     """True if layers behaved as in training."""
-    outside: Sequence[Edge] = ()
+    outside: Sequence[GradEdge] = ()
     """The edges of tensors that it closes over."""
-    before: Mapping[Cell, Value] = field(default_factory=dict)
+    before: Mapping[StorageRef, TracedValue] = field(default_factory=dict)
     """The contents of memory from outside before the function wrote to it."""
 
-    def run_again(self, values: Sequence[Value]) -> tuple[Any, list[Value], list[Entry]]:
+    def run_again(
+        self, values: Sequence[TracedValue]
+    ) -> tuple[Any, list[TracedValue], list[GradNode]]:
         """Call the function in the state of the first call, and undo its side effects."""
         now = {cell: cell.value for cell in self.before}
         try:
@@ -103,21 +105,23 @@ class _Call:
             for cell, value in now.items():
                 cell.restore(value)
 
-    def run(self, values: Sequence[Value]) -> tuple[Any, list[Value], list[Entry]]:
+    def run(self, values: Sequence[TracedValue]) -> tuple[Any, list[TracedValue], list[GradNode]]:
         """Call the function on these values: its result, the result's values, and the tape's ends.
 
         Views in the result are read while gradients are recorded, since that makes their edges.
         """
-        roots = [Entry("argument", IDENTITY, (value,), value.node, None) for value in values]
+        roots = [GradNode("argument", IDENTITY, (value,), value.node, None) for value in values]
         inputs = zip(values, roots, self.needs_gradient, strict=True)
-        tensors = wrap([Value(v.node, root if needed else None) for v, root, needed in inputs])
+        tensors = wrap(
+            [TracedValue(v.node, root if needed else None) for v, root, needed in inputs]
+        )
         args, kwargs = replaced(self.arguments, tensors)
         with transforming():
             result = self.function(*args, **kwargs)
             return result, read(tensors_of(result)), roots
 
 
-def _edges_from_outside(outputs: Sequence[Value], start: int) -> list[Edge]:
+def _edges_from_outside(outputs: Sequence[TracedValue], start: int) -> list[GradEdge]:
     """The edges made before the call that its results depend on."""
     edges = [value.edge for value in outputs if value.edge is not None]
     below = entries_below(edges, start)
@@ -126,13 +130,13 @@ def _edges_from_outside(outputs: Sequence[Value], start: int) -> list[Edge]:
     return [edge for edge in dict.fromkeys(edges) if edge not in inside]
 
 
-def _reverse(grad: Parts, entry: Entry) -> Gradients:
+def _reverse(grad: Parts, entry: GradNode) -> Gradients:
     call: _Call = entry.arg
     seeds = dict(grad.of)
     number, seed = next(iter(seeds.items()))
     seeds[number] = seed = seed.contiguous()
     _, outputs, roots = call.run_again([_after(value, seed) for value in entry.saved])
-    targets: list[Edge] = [*roots, *call.outside]
+    targets: list[GradEdge] = [*roots, *call.outside]
     found = pull_back(
         [outputs[number] for number in seeds],
         list(seeds.values()),
@@ -144,7 +148,7 @@ def _reverse(grad: Parts, entry: Entry) -> Gradients:
     return tuple([found.get(target) for target in targets])
 
 
-def _after(value: Value, other: Value) -> Value:
+def _after(value: TracedValue, other: TracedValue) -> TracedValue:
     """The value, but only once another has been computed.
 
     The condition `x < x` never holds, which graph construction does not know. So these nodes differ

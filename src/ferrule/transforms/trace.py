@@ -13,11 +13,11 @@ import numpy as np
 
 from ferrule.autograd import (
     IDENTITY,
-    Edge,
-    Entry,
+    GradEdge,
     GradientError,
+    GradNode,
     Shape,
-    Value,
+    TracedValue,
     is_recording,
     tape_position,
     transforming,
@@ -39,12 +39,12 @@ def as_tensor(leaf: Any) -> Any:
     return Tensor(leaf) if isinstance(leaf, float | np.ndarray | np.floating) else leaf
 
 
-def wrap(values: Sequence[Value]) -> list[Tensor]:
+def wrap(values: Sequence[TracedValue]) -> list[Tensor]:
     """Tensors of values."""
     return [Tensor._wrap(value) for value in values]
 
 
-def read(tensors: Sequence[Tensor]) -> list[Value]:
+def read(tensors: Sequence[Tensor]) -> list[TracedValue]:
     """The values of tensors."""
     return [tensor._read() for tensor in tensors]
 
@@ -57,7 +57,9 @@ def replaced(tree: Any, contents: Sequence[Any]) -> Any:
 
 def blank(tree: Any) -> Any:
     """The same containers with zeros in the place of their tensors, which take no memory."""
-    return replaced(tree, wrap([Value(value.node).full(0) for value in read(tensors_of(tree))]))
+    return replaced(
+        tree, wrap([TracedValue(value.node).full(0) for value in read(tensors_of(tree))])
+    )
 
 
 @final
@@ -66,9 +68,9 @@ class Trace:
 
     def __init__(self, what: str) -> None:
         self.what = what
-        self.roots: list[Entry] = []
-        self.arguments: list[Value] = []
-        self.outputs: list[Value] = []
+        self.roots: list[GradNode] = []
+        self.arguments: list[TracedValue] = []
+        self.outputs: list[TracedValue] = []
         self._start = tape_position()
         self._recording = is_recording()
         self._open = False
@@ -97,10 +99,10 @@ class Trace:
                 "only floats have derivatives; cast it (x.float()), or close over it"
             )
         source = value if self._recording else value.detach()
-        root = Entry("argument", IDENTITY, (source,), value.node, None)
+        root = GradNode("argument", IDENTITY, (source,), value.node, None)
         self.roots.append(root)
         self.arguments.append(value)
-        return Tensor._wrap(Value(value.node, root))
+        return Tensor._wrap(TracedValue(value.node, root))
 
     def call(
         self, function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]
@@ -109,7 +111,7 @@ class Trace:
         with transforming():
             return function(*args, **kwargs)
 
-    def differentiable(self, tree: Any) -> list[Value]:
+    def differentiable(self, tree: Any) -> list[TracedValue]:
         """The values in the function's result, from which `pull` starts.
 
         Raises `DTypeError` for anything but tensors of floats.
@@ -140,7 +142,7 @@ class Trace:
 
         return mapped(tree, left)
 
-    def _leads_outside(self, edge: Edge | None) -> bool:
+    def _leads_outside(self, edge: GradEdge | None) -> bool:
         """True if a gradient outside of this call can go through an edge."""
         if edge is None or not self._recording:
             return False
@@ -150,10 +152,10 @@ class Trace:
         parents = (parent for entry in below for parent in entry.parents if parent is not None)
         return not all(self._is_inside(parent) for parent in parents)
 
-    def _is_inside(self, edge: Edge) -> bool:
-        return isinstance(edge, Entry) and edge.serial > self._start
+    def _is_inside(self, edge: GradEdge) -> bool:
+        return isinstance(edge, GradNode) and edge.serial > self._start
 
-    def pull(self, seeds: Mapping[int, Value]) -> list[Value]:
+    def pull(self, seeds: Mapping[int, TracedValue]) -> list[TracedValue]:
         """The gradients of the arguments, given those of some outputs, by number."""
         outputs = [self.outputs[number] for number in seeds]
         create = is_recording() and (self._open or _any_edge(seeds.values()))
@@ -182,15 +184,15 @@ class Linear:
         self._open = is_open
         with transforming():
             starts = [value.full(0) for value in trace.outputs]
-            self._starts = [Entry("tangent", IDENTITY, (v,), v.node, None) for v in starts]
-            seeds = [Value(v.node, e) for v, e in zip(starts, self._starts, strict=True)]
+            self._starts = [GradNode("tangent", IDENTITY, (v,), v.node, None) for v in starts]
+            seeds = [TracedValue(v.node, e) for v, e in zip(starts, self._starts, strict=True)]
             # Hooks change gradients, not tangents.
             found = pull_back(
                 trace.outputs, seeds, trace.roots, retain=True, create_graph=True, unhooked=hooks
             )
         self._pulled = [found.get(root) for root in trace.roots]
 
-    def push(self, tangents: Mapping[int, Value]) -> list[Value]:
+    def push(self, tangents: Mapping[int, TracedValue]) -> list[TracedValue]:
         """The tangents of the outputs, given those of some arguments, by number."""
         pairs = [(self._pulled[number], tangent) for number, tangent in tangents.items()]
         known = [(pulled, tangent) for pulled, tangent in pairs if pulled is not None]
@@ -210,7 +212,9 @@ def _any_edge(values: Any) -> bool:
     return any(value.edge is not None for value in values)
 
 
-def fitting(what: str, name: str, tree: Any, like: Sequence[Value], form: Any) -> list[Value]:
+def fitting(
+    what: str, name: str, tree: Any, like: Sequence[TracedValue], form: Any
+) -> list[TracedValue]:
     """The values of a tree of tangents or gradients, in the order of the tensors of another.
 
     They are cast to the others' dtypes; numbers and arrays count as tensors. None is zeros.
@@ -229,7 +233,7 @@ def fitting(what: str, name: str, tree: Any, like: Sequence[Value], form: Any) -
     ]
 
 
-def _fitting(what: str, name: str, leaf: Any, shape: Shape, like: Value) -> Value:
+def _fitting(what: str, name: str, leaf: Any, shape: Shape, like: TracedValue) -> TracedValue:
     if leaf is None:
         return like.full(0)
     tensor = Tensor(leaf, device=like.node.device) if not isinstance(leaf, Tensor) else leaf

@@ -7,16 +7,16 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, Literal
 
-from ferrule.autograd import Value, is_recording, transforming
+from ferrule.autograd import TracedValue, is_recording, transforming
 from ferrule.base.containers import filled, leaves, mapped, matching
 from ferrule.base.helpers import check_function
 from ferrule.engine.random import Words, drawn_by
 from ferrule.ir.expr import sint
 from ferrule.ir.shape.view import ShapeError, same
 from ferrule.tensor import Tensor
-from ferrule.tensor.cell import Cell, watch_writes
+from ferrule.tensor.cell import StorageRef, watch_writes
 from ferrule.tensor.keywords import with_synonyms
-from ferrule.transforms.batching import Lanes, VmapError
+from ferrule.transforms.batching import Batch, VmapError
 from ferrule.transforms.trace import as_tensor
 
 Axes = Any
@@ -72,7 +72,7 @@ def vmap(
     return over_all
 
 
-def _drawing(lanes: Lanes, randomness: str) -> AbstractContextManager[None]:
+def _drawing(lanes: Batch, randomness: str) -> AbstractContextManager[None]:
     """A block in which random numbers are drawn as `randomness` says."""
     if randomness == "different":
         return lanes.drawing()
@@ -86,7 +86,7 @@ def _refuse(shape: Sequence[sint], device: str) -> Words:
     )
 
 
-def _check_writes(lanes: Lanes, before: Mapping[Cell, Value]) -> None:
+def _check_writes(lanes: Batch, before: Mapping[StorageRef, TracedValue]) -> None:
     """Withdraw writes of mapped values to memory from outside, and raise if there were any."""
     for cell, old in before.items():
         if lanes.mapped(cell.value.node):
@@ -115,9 +115,9 @@ def _axes_of(axes: Axes, form: tuple[Any, ...]) -> list[int | None]:
 
 def _lanes(
     leaves_in: Sequence[Any], axes: Sequence[int | None]
-) -> tuple[Lanes, list[Value | None]]:
+) -> tuple[Batch, list[TracedValue | None]]:
     """The lanes, and each mapped leaf with the mapped axis in front."""
-    fronts: list[Value | None] = []
+    fronts: list[TracedValue | None] = []
     sizes: list[tuple[sint, Tensor, int]] = []
     for leaf, axis in zip(leaves_in, axes, strict=True):
         if axis is None or not isinstance(leaf, Tensor):
@@ -142,17 +142,17 @@ def _lanes(
                 f"[vmap] the mapped axes differ in size: axis {axis} of shape {tensor.shape} has "
                 f"{size}, axis {place} of shape {leaf.shape} has {other}"
             )
-    return Lanes(size), fronts
+    return Batch(size), fronts
 
 
-def _moved(value: Value, source: int, place: int) -> Value:
+def _moved(value: TracedValue, source: int, place: int) -> TracedValue:
     """The value with one axis moved to another position."""
     order = [axis for axis in range(len(value.shape)) if axis != source]
     order.insert(place, source)
     return value if order == sorted(order) else value.permute(order)
 
 
-def _stacked(lanes: Lanes, result: Any, out_axes: Axes) -> Any:
+def _stacked(lanes: Batch, result: Any, out_axes: Axes) -> Any:
     """The results for all lanes, in the containers of the results for one."""
     found = list(leaves(result))
     axes = matching(out_axes, result, "[vmap] out_axes", prefix=True)
@@ -171,7 +171,7 @@ def _stacked(lanes: Lanes, result: Any, out_axes: Axes) -> Any:
     return filled(result, iter(placed))
 
 
-def _placed(value: Value, axis: Any) -> Tensor:
+def _placed(value: TracedValue, axis: Any) -> Tensor:
     rank = len(value.shape)
     if type(axis) is not int or not -rank <= axis < rank:
         raise ShapeError(

@@ -23,7 +23,7 @@ from ferrule.codegen.linearizer import Linearizer
 from ferrule.codegen.lower import lower
 from ferrule.codegen.plan import Plan
 from ferrule.codegen.schedules.gpu.chains import Chain, ChainTile, tile_chain
-from ferrule.codegen.schedules.gpu.cost import GridTile
+from ferrule.codegen.schedules.gpu.cost import BlockTile
 from ferrule.codegen.schedules.gpu.tile import tile_grid
 from ferrule.codegen.uops import UOps
 from ferrule.dtype import DType
@@ -32,7 +32,7 @@ from ferrule.ops import LazyOp
 from ferrule.renderer.c.style import cuda_renderer
 from ferrule.runtime.cuda.driver import GPU, CUDAError, gpu_target
 
-WARPS = GridTile(4, 4, 8, 8, step=32, matrices=MMA)
+WARPS = BlockTile(4, 4, 8, 8, step=32, matrices=MMA)
 MULTIPLIED = [dtype for by in MATRIX_INTRINSICS.values() for dtype in by.sources]
 ROWS, COLUMNS, TERMS = 46, 31, 70
 """Elements of the right operand come in pairs only where it is turned."""
@@ -40,7 +40,7 @@ ROWS, COLUMNS, TERMS = 46, 31, 70
 
 def run_tiled(  # type: ignore[no-untyped-def]
     ast: LazyOp,
-    tile: GridTile,
+    tile: BlockTile,
     gpu: GPU,
     runner: MakeRunner,
     *inputs: np.ndarray,  # type: ignore[type-arg]
@@ -99,7 +99,7 @@ def test_products_by_warp_groups(
     a, b = (x.permute((1, 0)) if t else x for x, t in zip(loaded, turned, strict=True))
     generator = np.random.default_rng(0)
     inputs = [generator.standard_normal(shape).astype(dtype.np) for shape in stored]
-    tile = GridTile(2, columns // 4, 64, 4, step=64, matrices=WGMMA, stages=4)
+    tile = BlockTile(2, columns // 4, 64, 4, step=64, matrices=WGMMA, stages=4)
     ast = store(matmul(widened(a), widened(b)))
     found, ops = run_tiled(ast, tile, gpu, runner, *inputs, shape=(m, n))
     assert UOps.WGMMA in ops
@@ -113,7 +113,7 @@ def test_more_shared_memory_than_a_kernel_has_by_itself(gpu: GPU, runner: MakeRu
     generator = np.random.default_rng(0)
     x = generator.standard_normal((ROWS, TERMS)).astype(np.float32)
     y = generator.standard_normal((TERMS, COLUMNS)).astype(np.float32)
-    tile = GridTile(rows=4, columns=4, row_threads=16, column_threads=16, step=64, stages=2)
+    tile = BlockTile(rows=4, columns=4, row_threads=16, column_threads=16, step=64, stages=2)
     found, _ = run_tiled(store(matmul(a, b)), tile, gpu, runner, x, y)
     np.testing.assert_allclose(found, x @ y, rtol=1e-5, atol=1e-4)
 
@@ -125,7 +125,7 @@ def test_copies_ahead_of_their_use(turned: bool, gpu: GPU, runner: MakeRunner) -
     generator = np.random.default_rng(0)
     x = generator.standard_normal((ROWS, TERMS)).astype(np.float32)
     y = generator.standard_normal((TERMS, COLUMNS)).astype(np.float32)
-    tile = GridTile(rows=2, columns=4, row_threads=8, column_threads=8, step=8, stages=3)
+    tile = BlockTile(rows=2, columns=4, row_threads=8, column_threads=8, step=8, stages=3)
     found, ops = run_tiled(ast, tile, gpu, runner, np.ascontiguousarray(x.T) if turned else x, y)
     assert UOps.COPY in ops
     np.testing.assert_allclose(found, x @ y, rtol=1e-5, atol=1e-4)
@@ -190,7 +190,7 @@ def test_chains_by_warps(dtype: DType, gpu: GPU, runner: MakeRunner) -> None:
     assert chain is not None
     by = matrix_intrinsic(dtype)
     assert by is not None
-    scores = GridTile(2, 8, 16, 4, step=by.terms, matrices=by)
+    scores = BlockTile(2, 8, 16, 4, step=by.terms, matrices=by)
     tile_chain(plan, chain, ChainTile(scores, replace(scores, columns=8, step=32)))
     k = Linearizer(ast, plan.target, plan.opts, "chain").linearize()
     assert sum(u.op is UOps.MMA for u in k.uops) == 4 + 4 * (2 if by.is_chained else 1)
@@ -217,7 +217,7 @@ def test_chains_by_warp_groups(dtype: DType, width: int, gpu: GPU, runner: MakeR
     plan.collapse()
     chain = Chain.of(plan.kernel, the_output(plan.kernel).name)
     assert chain is not None
-    scores = GridTile(2, 16, 64, 4, step=64, matrices=WGMMA, stages=2)
+    scores = BlockTile(2, 16, 64, 4, step=64, matrices=WGMMA, stages=2)
     results = replace(scores, columns=width // 4, step=64)
     tile_chain(plan, chain, ChainTile(scores, results, whole=True))
     k = Linearizer(ast, plan.target, plan.opts, "chain").linearize()

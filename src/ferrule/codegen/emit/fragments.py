@@ -17,7 +17,7 @@ from typing import final
 from ferrule.base.records import dataclass
 from ferrule.codegen.emit.values import Values
 from ferrule.codegen.intrinsics import WGMMA, MatrixIntrinsic, matrix_intrinsic
-from ferrule.codegen.kernel import BANKS_BYTES, Compute, Kind, Loop, Nest
+from ferrule.codegen.kernel import BANK_LINE_BYTES, Compute, Kind, Loop, Nest
 from ferrule.codegen.primitives.products import matrix_operands
 from ferrule.codegen.uops import UOp
 from ferrule.ir.expr import Expr, ExprOp, as_expr, const, range_, sint, substitute
@@ -163,7 +163,7 @@ class Fragments:
             return 0, at
         further = {rows[0].range: const(1)} if len(rows) > 1 else {}
         distance = int((place(further) - place({})).arg)
-        return distance or BANKS_BYTES // kept.value.dtype.itemsize, at
+        return distance or BANK_LINE_BYTES // kept.value.dtype.itemsize, at
 
     def _kept(self, operand: Expr, first: Mapping[Expr, Expr]) -> tuple[Compute, Place]:
         """The kept value of an operand, and the place of an element of it before swizzling.

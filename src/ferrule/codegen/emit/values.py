@@ -16,7 +16,7 @@ from typing import final
 from ferrule.codegen.analysis.vector_shuffles import few_vectors, near_lanes, whole_vectors
 from ferrule.codegen.emit.emitter import I32, I64, Copy, Emitter
 from ferrule.codegen.intrinsics import COPIED_BYTES
-from ferrule.codegen.kernel import PIECE_BYTES, Compute, Kernel, Kind, Loop, Nest, loaded_again
+from ferrule.codegen.kernel import MAX_ACCESS_BYTES, Compute, Kernel, Kind, Loop, Nest, loaded_again
 from ferrule.codegen.plan import LINE_BYTES, gap_of_copies
 from ferrule.codegen.threads import Digit, Threads, in_registers
 from ferrule.codegen.uops import UOp, UOps
@@ -439,7 +439,7 @@ class Values:
         known = self.out.scopes[level].matrices
         if operand not in known:
             dtype, src = self.out.memory_dtype(c.value.dtype), (self.local(c), at)
-            lanes = PIECE_BYTES // dtype.itemsize
+            lanes = MAX_ACCESS_BYTES // dtype.itemsize
             known[operand] = self.out.place(UOp(UOps.MATRICES, dtype, lanes, src, turned), level)
         return known[operand]
 

@@ -7,8 +7,8 @@ from dataclasses import replace
 
 from ferrule.codegen.analysis.window import Window
 from ferrule.codegen.kernel import (
-    BANKS_BYTES,
-    PIECE_BYTES,
+    BANK_LINE_BYTES,
+    MAX_ACCESS_BYTES,
     Compute,
     Kernel,
     Loop,
@@ -288,13 +288,14 @@ def swizzle(kernel: Kernel, nest_name: str, name: str, pieces: int = 1) -> Kerne
     kept = [c for c in nest.computes if r in c.ranges]
     steps = [c.strides(c.ranges)[c.ranges.index(r)] * c.value.dtype.itemsize for c in kept]
     whole = pieces >= 1 and all(
-        n % PIECE_BYTES == 0 and max(n, BANKS_BYTES) % min(n, BANKS_BYTES) == 0 for n in steps
+        n % MAX_ACCESS_BYTES == 0 and max(n, BANK_LINE_BYTES) % min(n, BANK_LINE_BYTES) == 0
+        for n in steps
     )
     if not (kept and whole) or any(c.padding or c.over is not None for c in kept):
         raise ScheduleError(
             f"swizzle({name}) in kernel {kernel.name}: it is no axis of what {nest_name} keeps, "
             f"or that is padded or kept over another, or steps of {steps} bytes are no pieces of "
-            f"{PIECE_BYTES} that fill lines of {BANKS_BYTES}"
+            f"{MAX_ACCESS_BYTES} that fill lines of {BANK_LINE_BYTES}"
         )
     turned = {c.name: n // c.value.dtype.itemsize for c, n in zip(kept, steps, strict=True)}
     computes = [

@@ -15,7 +15,7 @@ from ferrule.codegen.mutate import Opts, copies
 from ferrule.codegen.opt import apply_opts
 from ferrule.codegen.search import reassociates, search, slot_sizes
 from ferrule.device.autotune.measurement import Job, Source, TrialError, Trials, Worker
-from ferrule.device.autotune.tuning_cache import Winner
+from ferrule.device.autotune.tuning_cache import TunedSchedule
 from ferrule.device.runner import CompiledASTRunner
 from ferrule.ir.buffer import host_memory
 from ferrule.ir.expr import as_expr
@@ -67,7 +67,9 @@ class Tuner:
     def __exit__(self, *_: object) -> None:
         self._worker.close()
 
-    def tune(self, ast: LazyOp, seconds: float, width: int, known: Winner | None = None) -> Winner:
+    def tune(
+        self, ast: LazyOp, seconds: float, width: int, known: TunedSchedule | None = None
+    ) -> TunedSchedule:
         """The fastest schedule for a kernel that is found within `seconds`, `known` included.
 
         It never fails: if nothing can be tried, the winner is the heuristic's own schedule.
@@ -75,7 +77,7 @@ class Tuner:
         deadline = time.monotonic() + seconds
         base = Linearizer(ast, allowed(self._renderer.target))
         if not search_lock.acquire(timeout=max(seconds, 0.0)):
-            return Winner(base.opts, note="another search took all the time")
+            return TunedSchedule(base.opts, note="another search took all the time")
         try:
             source = _source(base, self._renderer)
             final = min(_FINAL_SHARE * seconds, _MAX_FINAL_S)
@@ -83,7 +85,7 @@ class Tuner:
             candidates = _Candidates(base, self._renderer, trials, source)
             winner = candidates.winner(width, known)
         except TrialError as error:
-            winner = Winner(base.opts, note=str(error))
+            winner = TunedSchedule(base.opts, note=str(error))
         finally:
             search_lock.release()
         if config().DEBUG >= 1:
@@ -144,7 +146,7 @@ class _Candidates:
         self._exact = not reassociates(base.kernel, base.opts)
         self._sources: dict[Opts, Source] = {base.opts: source}
 
-    def winner(self, width: int, known: Winner | None) -> Winner:
+    def winner(self, width: int, known: TunedSchedule | None) -> TunedSchedule:
         """Searches until the time that is left is needed to compare the best."""
         base, trials = self._base, self._trials
         more = () if known is None else (known.opts,)
@@ -154,12 +156,14 @@ class _Candidates:
         times = trials.compare([self._sources[opts] for opts in finalists])
         tried = len(self._sources)
         if times is None:
-            return Winner(base.opts, trials=tried, note="the worker was lost in the comparison")
+            return TunedSchedule(
+                base.opts, trials=tried, note="the worker was lost in the comparison"
+            )
         before = times[0]
         after, opts = min(zip(times, finalists, strict=True), key=lambda pair: pair[0])
         if after > (1 - _MIN_GAIN) * before:
-            return Winner(base.opts, before, before, tried)
-        return Winner(opts, before, after, tried)
+            return TunedSchedule(base.opts, before, before, tried)
+        return TunedSchedule(opts, before, after, tried)
 
     def _measure(self, opts: Opts) -> float | None:
         """The seconds of a run; None if there is no program, or it was tried before."""

@@ -18,7 +18,7 @@ class TuningWarning(UserWarning):
 
 
 @dataclass(frozen=True)
-class Winner:
+class TunedSchedule:
     """The result of a search: the fastest schedule, and the seconds of a run before and after.
 
     If nothing was faster than the heuristic's own schedule, `opts` is that, and the times are
@@ -47,29 +47,29 @@ class Winner:
         return json.dumps([opts, self.before, self.after, self.trials, self.note])
 
     @staticmethod
-    def from_json(text: str | bytes) -> Winner:
+    def from_json(text: str | bytes) -> TunedSchedule:
         """The winner that `to_json` wrote. Raises `ValueError` for anything else."""
         try:
             opts, before, after, trials, note = json.loads(text)
             found = tuple(Opt.from_json(json.dumps(opt)) for opt in opts)
             if not all(isinstance(opt.primitive, str) for opt in found):
                 raise TypeError("a primitive's name is no text")
-            return Winner(found, float(before), float(after), int(trials), str(note))
+            return TunedSchedule(found, float(before), float(after), int(trials), str(note))
         except (TypeError, ValueError, IndexError) as error:
             raise ValueError(f"not a winner: {error}") from error
 
 
-def load(keys: Sequence[str]) -> dict[str, Winner]:
+def load(keys: Sequence[str]) -> dict[str, TunedSchedule]:
     """The winners that the disk cache has; one that cannot be read is left out, with a warning."""
     found = {}
     for key, text in diskcache.get_many(_TABLE, keys).items():
         try:
-            found[key] = Winner.from_json(text)
+            found[key] = TunedSchedule.from_json(text)
         except ValueError as error:
             warnings.warn(f"a tuned schedule is not used: {error}", TuningWarning, stacklevel=2)
     return found
 
 
-def store(key: str, winner: Winner) -> None:
+def store(key: str, winner: TunedSchedule) -> None:
     """Keeps a winner for later processes."""
     diskcache.put(_TABLE, key, winner.to_json().encode())

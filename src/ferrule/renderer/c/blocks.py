@@ -14,7 +14,7 @@ from typing import Final, final
 
 from ferrule.base.records import dataclass
 from ferrule.codegen.intrinsics import COPIED_BYTES, MMA_TF32, WGMMA, matrix_intrinsic
-from ferrule.codegen.kernel import COMBINING_BYTES, PIECE_BYTES
+from ferrule.codegen.kernel import COMBINING_BYTES, MAX_ACCESS_BYTES
 from ferrule.codegen.uops import UOp, UOps
 from ferrule.ir.dtype import DType, dtypes
 from ferrule.ir.expr import ExprOp
@@ -69,7 +69,7 @@ def together(dtype: DType, lanes: int, group: Group) -> int:
     """
     if not group.needs_memory:
         return 1
-    room = min(PIECE_BYTES, COMBINING_BYTES // group.threads) // dtype.itemsize
+    room = min(MAX_ACCESS_BYTES, COMBINING_BYTES // group.threads) // dtype.itemsize
     return max(1, math.gcd(lanes, room))
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from ferrule.autograd import Value
+from ferrule.autograd import TracedValue
 from ferrule.ir.dtype import dtypes, promote
 from ferrule.ir.shape.view import ShapeError
 from ferrule.tensor.algebra.matrices import diagonal_matrix, diagonal_part
@@ -83,7 +83,7 @@ def trace(self: Tensor, offset: int = 0, dim1: int = 0, dim2: int = 1) -> Tensor
     return self._wrap(diagonal_part(value, offset)).sum(-1)
 
 
-def _matrix_of(self: Tensor, axes: tuple[int, int], what: str) -> Value:
+def _matrix_of(self: Tensor, axes: tuple[int, int], what: str) -> TracedValue:
     """The value with two axes, of known sizes, moved to the end."""
     if self.ndim < 2:
         raise ShapeError(f"[{what}] shape {self._shape} has less than two axes")

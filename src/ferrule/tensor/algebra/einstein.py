@@ -7,14 +7,14 @@ from itertools import combinations
 from math import prod
 from typing import Any, TypeAlias
 
-from ferrule.autograd import Shape, Value
+from ferrule.autograd import Shape, TracedValue
 from ferrule.ir.expr import sint
 from ferrule.ir.shape.layout import storage_size
 from ferrule.ir.shape.view import ShapeError, same
 from ferrule.tensor.algebra.matrices import diagonal_part
 from ferrule.tensor.reduce.rowwise import accumulating
 
-Term: TypeAlias = tuple[str, Value]
+Term: TypeAlias = tuple[str, TracedValue]
 _LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
 # Names for the axes that "..." stands for, which no formula can hold.
 _SPARE = "".join(chr(code) for code in range(0x100, 0x140))
@@ -91,7 +91,7 @@ def _check_letters(formula: str, terms: Sequence[str]) -> None:
             )
 
 
-def einsum(inputs: Sequence[str], output: str, values: Sequence[Value]) -> Value:
+def einsum(inputs: Sequence[str], output: str, values: Sequence[TracedValue]) -> TracedValue:
     """The products of the operands, summed over all letters that are not in the result."""
     _sizes("".join(inputs), *[(a, x.shape) for a, x in zip(inputs, values, strict=True)])
     terms = [_diagonal(a, accumulating(x)) for a, x in zip(inputs, values, strict=True)]
@@ -126,7 +126,7 @@ def _cheapest(terms: Sequence[Term], output: str) -> tuple[int, int]:
     return min(combinations(range(len(terms)), 2), key=cost)
 
 
-def _diagonal(term: str, value: Value) -> Term:
+def _diagonal(term: str, value: TracedValue) -> Term:
     """An operand without repeated letters."""
     for letter in dict.fromkeys(term):
         while term.count(letter) > 1:
@@ -141,7 +141,7 @@ def _diagonal(term: str, value: Value) -> Term:
     return term, value
 
 
-def _contracted(a: str, left: Value, b: str, right: Value, needed: str) -> Term:
+def _contracted(a: str, left: TracedValue, b: str, right: TracedValue, needed: str) -> Term:
     """The product of two operands, summed over the letters that are needed no more."""
     a, left = _summed(a, left, needed + b)
     b, right = _summed(b, right, needed + a)
@@ -169,7 +169,7 @@ def _sizes(letters: str, *terms: tuple[str, Shape]) -> Shape:
     return tuple([sizes[letter] for letter in letters])
 
 
-def _aligned(term: str, value: Value, order: str, sizes: Shape) -> Value:
+def _aligned(term: str, value: TracedValue, order: str, sizes: Shape) -> TracedValue:
     """An operand with an axis for each letter in order."""
     present = [letter for letter in order if letter in term]
     value = value.permute([term.index(letter) for letter in present])
@@ -177,7 +177,7 @@ def _aligned(term: str, value: Value, order: str, sizes: Shape) -> Value:
     return value.reshape(tuple([axes.get(letter, 1) for letter in order])).expand(sizes)
 
 
-def _summed(term: str, value: Value, needed: str) -> Term:
+def _summed(term: str, value: TracedValue, needed: str) -> Term:
     """An operand summed over letters that nothing else needs."""
     axes = [axis for axis, letter in enumerate(term) if letter not in needed]
     kept = [axis for axis in range(len(term)) if axis not in axes]

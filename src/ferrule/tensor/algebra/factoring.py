@@ -13,7 +13,7 @@ from math import factorial, prod
 
 import numpy as np
 
-from ferrule.autograd import Entry, Gradients, Rule, Shape, Value, record
+from ferrule.autograd import Gradients, GradNode, Rule, Shape, TracedValue, record
 from ferrule.engine.host import Array, on_host
 from ferrule.ir.lazyop import BinaryOps
 from ferrule.tensor.algebra.matrices import (
@@ -37,7 +37,7 @@ def _packed(*parts: Array) -> Array:
     return np.concatenate([part.reshape((*batch, -1)) for part in parts], -1)
 
 
-def _parts(value: Value, shapes: Sequence[Sequence[int]]) -> list[Value]:
+def _parts(value: TracedValue, shapes: Sequence[Sequence[int]]) -> list[TracedValue]:
     """The parts of packed values."""
     batch = value.shape[:-1]
     parts = []
@@ -53,37 +53,39 @@ def _parts(value: Value, shapes: Sequence[Sequence[int]]) -> list[Value]:
     return parts
 
 
-def _sides(x: Value) -> tuple[Shape, int, int]:
+def _sides(x: TracedValue) -> tuple[Shape, int, int]:
     *batch, rows, columns = x.shape
     assert isinstance(rows, int)
     assert isinstance(columns, int)
     return tuple(batch), rows, columns
 
 
-def _along_columns(numbers: Value, like: Value) -> Value:
+def _along_columns(numbers: TracedValue, like: TracedValue) -> TracedValue:
     """One number for each column of some matrices."""
     row = numbers.reshape((*numbers.shape[:-1], 1, numbers.shape[-1]))
     return row.expand(like.shape)
 
 
-def _scaled(matrix: Value, numbers: Value) -> Value:
+def _scaled(matrix: TracedValue, numbers: TracedValue) -> TracedValue:
     """The columns of a matrix times one number each."""
     return matrix * _along_columns(numbers, matrix)
 
 
-def _ratio(value: Value, divisor: Value) -> Value:
+def _ratio(value: TracedValue, divisor: TracedValue) -> TracedValue:
     """The quotient; 0 by 0 is 0, because nothing depends on such a pair."""
     neither = value.equals(0).alu(BinaryOps.AND, divisor.equals(0))
     quotient = value / neither.where(divisor.full(1), divisor)
     return neither.where(value.full(0), quotient)
 
 
-def _without(grad: Value, basis: Value) -> Value:
+def _without(grad: TracedValue, basis: TracedValue) -> TracedValue:
     """The part of the columns that is not in the span of an orthonormal basis."""
     return grad - product(basis, transposed(basis), grad)
 
 
-def _gradient_from_complement(grad: Value, rest: Value, basis: Value) -> Value:
+def _gradient_from_complement(
+    grad: TracedValue, rest: TracedValue, basis: TracedValue
+) -> TracedValue:
     """The gradient of a basis, from that of its complement, which stays orthogonal to it."""
     return -product(rest, transposed(grad), basis)
 
@@ -98,7 +100,7 @@ def _qr(a: Array, complete: bool) -> Array:
     return _packed(q[..., :size], r[..., :size, :], q[..., size:])
 
 
-def qr(x: Value, complete: bool) -> tuple[Value, Value]:
+def qr(x: TracedValue, complete: bool) -> tuple[TracedValue, TracedValue]:
     """Q and R with Q R = x: (…, m, k) and (…, k, n), k the smaller of m and n; m if `complete`.
 
     For a wide matrix, R's last columns are Q.T times those of x.
@@ -122,7 +124,7 @@ def qr(x: Value, complete: bool) -> tuple[Value, Value]:
     return full, r.pad((*none[1:], (0, more), (0, 0)))
 
 
-def _reverse_qr(grad: Value, entry: Entry) -> Gradients:
+def _reverse_qr(grad: TracedValue, entry: GradNode) -> Gradients:
     """Walter & Lehmann (2013): (grad_Q + Q M) R**-T, M the lower part of its argument, mirrored."""
     q, r, rest = _parts(entry.result(), entry.arg)
     to_q, to_r, to_rest = _parts(grad, entry.arg)
@@ -147,7 +149,7 @@ def _svd(a: Array, full: bool) -> Array:
     return _packed(u[..., :size], s[..., None], vh[..., :size, :], u[..., size:], vh[..., size:, :])
 
 
-def _packed_svd(x: Value, full: bool) -> tuple[Value, tuple[tuple[int, ...], ...]]:
+def _packed_svd(x: TracedValue, full: bool) -> tuple[TracedValue, tuple[tuple[int, ...], ...]]:
     batch, rows, columns = _sides(x)
     size = min(rows, columns)
     more = (rows - size, columns - size) if full else (0, 0)
@@ -157,7 +159,7 @@ def _packed_svd(x: Value, full: bool) -> tuple[Value, tuple[tuple[int, ...], ...
     return record("svd", _SVD, (x,), node, shapes), shapes
 
 
-def svd(x: Value, full: bool) -> tuple[Value, Value, Value]:
+def svd(x: TracedValue, full: bool) -> tuple[TracedValue, TracedValue, TracedValue]:
     """U, S and V.T with U diag(S) V.T = x, S in decreasing order.
 
     U has as many columns, and V.T as many rows, as S, unless `full`: then they are square.
@@ -175,7 +177,7 @@ def svd(x: Value, full: bool) -> tuple[Value, Value, Value]:
     return u, s, vh
 
 
-def _reverse_svd(grad: Value, entry: Entry) -> Gradients:
+def _reverse_svd(grad: TracedValue, entry: GradNode) -> Gradients:
     """Townsend (2016), "Differentiating the singular value decomposition"."""
     u, s, vh, u_rest, vh_rest = _parts(entry.result(), entry.arg)
     to_u, to_s, to_vh, to_u_rest, to_vh_rest = _parts(grad, entry.arg)
@@ -199,14 +201,14 @@ def _reverse_svd(grad: Value, entry: Entry) -> Gradients:
     return (slope,)
 
 
-def _turned(basis: Value, grad: Value, s: Value) -> Value:
+def _turned(basis: TracedValue, grad: TracedValue, s: TracedValue) -> TracedValue:
     """The antisymmetric part of basis.T grad, over the differences of the squares of s."""
     inner = matrix_product(transposed(basis), grad)
     later, earlier = _pairs(s)
     return _ratio(inner - transposed(inner), (later - earlier) * (later + earlier))
 
 
-def _pairs(s: Value) -> tuple[Value, Value]:
+def _pairs(s: TracedValue) -> tuple[TracedValue, TracedValue]:
     """s[j] and s[i] for each i and j."""
     wide = (*s.shape, s.shape[-1])
     column = s.reshape((*s.shape, 1)).expand(wide)
@@ -218,7 +220,7 @@ def _svdvals(a: Array) -> Array:
         return np.linalg.svd(finite(a), compute_uv=False)
 
 
-def singular_values(x: Value) -> Value:
+def singular_values(x: TracedValue) -> TracedValue:
     """The singular values alone, whose gradient does not need them to differ.
 
     Vectors, which only that gradient needs, take most of the time of a decomposition.
@@ -231,7 +233,7 @@ def singular_values(x: Value) -> Value:
     return record("svdvals", _SVDVALS, (x, packed), values.node, shapes)
 
 
-def _reverse_svdvals(grad: Value, entry: Entry) -> Gradients:
+def _reverse_svdvals(grad: TracedValue, entry: GradNode) -> Gradients:
     u, _, vh, *_ = _parts(entry.saved[0], entry.arg)
     return matrix_product(_scaled(u, grad), vh), None
 
@@ -249,20 +251,20 @@ def _eigh(a: Array, is_upper: bool) -> Array:
     return _packed(values[..., None], vectors)
 
 
-def _packed_eigh(x: Value, is_upper: bool) -> tuple[Value, tuple[tuple[int, ...], ...]]:
+def _packed_eigh(x: TracedValue, is_upper: bool) -> tuple[TracedValue, tuple[tuple[int, ...], ...]]:
     batch, size, _ = _sides(x)
     shapes = ((size,), (size, size))
     node = on_host(_eigh, [x], (*batch, size + size * size), x.dtype, is_upper).node
     return record("eigh", _EIGH, (x,), node, shapes), shapes
 
 
-def eigh(x: Value, is_upper: bool) -> tuple[Value, Value]:
+def eigh(x: TracedValue, is_upper: bool) -> tuple[TracedValue, TracedValue]:
     """The eigenvalues, increasing, and the eigenvectors as columns; one triangle is read."""
     values, vectors = _parts(*_packed_eigh(x, is_upper))
     return values, vectors
 
 
-def _reverse_eigh(grad: Value, entry: Entry) -> Gradients:
+def _reverse_eigh(grad: TracedValue, entry: GradNode) -> Gradients:
     """V (diag(grad_values) + V.T grad_vectors / differences) V.T (Giles, 2008).
 
     Of V.T grad_vectors the antisymmetric part counts for symmetric changes.
@@ -281,7 +283,7 @@ def _eigvalsh(a: Array, is_upper: bool) -> Array:
         return np.linalg.eigvalsh(a, "U" if is_upper else "L")
 
 
-def eigenvalues(x: Value, is_upper: bool) -> Value:
+def eigenvalues(x: TracedValue, is_upper: bool) -> TracedValue:
     """The eigenvalues alone, whose gradient does not need them to differ."""
     if x.edge is None:
         batch, size, _ = _sides(x)
@@ -291,7 +293,7 @@ def eigenvalues(x: Value, is_upper: bool) -> Value:
     return record("eigvalsh", _EIGVALSH, (x, packed), values.node, shapes)
 
 
-def _reverse_eigvalsh(grad: Value, entry: Entry) -> Gradients:
+def _reverse_eigvalsh(grad: TracedValue, entry: GradNode) -> Gradients:
     _, vectors = _parts(entry.saved[0], entry.arg)
     return matrix_product(_scaled(vectors, grad), transposed(vectors)), None
 
@@ -338,13 +340,13 @@ def _pade(a: Array) -> Array:
         return np.linalg.solve(even - odd, even + odd)
 
 
-def matrix_exp(x: Value) -> Value:
+def matrix_exp(x: TracedValue) -> TracedValue:
     """e to the power of each matrix."""
     node = on_host(_matrix_exp, [x], x.shape, x.dtype).node
     return record("matrix_exp", _MATRIX_EXP, (x,), node, None)
 
 
-def _reverse_matrix_exp(grad: Value, entry: Entry) -> Gradients:
+def _reverse_matrix_exp(grad: TracedValue, entry: GradNode) -> Gradients:
     """The corner of the exponential of ((x.T, grad), (0, x.T)): Mathias (1996)."""
     turned = transposed(entry.saved[0])
     batch, size, _ = _sides(turned)

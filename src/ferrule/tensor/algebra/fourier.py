@@ -19,7 +19,7 @@ from typing import Any, Final, TypeAlias
 
 import numpy as np
 
-from ferrule.autograd import Value
+from ferrule.autograd import TracedValue
 from ferrule.ir.buffer import Buffer
 from ferrule.ir.dtype import DType
 from ferrule.ir.expr import sint
@@ -41,12 +41,12 @@ def can_transform(n: int) -> bool:
     return n <= MOST_POINTS and _cheapest(n, 1) is not None
 
 
-def transformed(x: Value, inverse: bool) -> Value:
+def transformed(x: TracedValue, inverse: bool) -> TracedValue:
     """The sums of x[j] exp(-2i pi j k / n), or with + if `inverse`: (…, n, 2) to (…, n, 2)."""
     return _steps(x, inverse, x.shape[-2])
 
 
-def halved(x: Value, weighted: bool) -> Value:
+def halved(x: TracedValue, weighted: bool) -> TracedValue:
     """The transform of real points up to the middle frequency: (…, n) to (…, n // 2 + 1, 2).
 
     With `weighted` each frequency is multiplied by how often a real signal has it, 1 or 2.
@@ -66,7 +66,7 @@ def halved(x: Value, weighted: bool) -> Value:
     return _scaled(spectrum, n) if weighted else spectrum
 
 
-def unhalved(x: Value, n: int, weighted: bool) -> Value:
+def unhalved(x: TracedValue, n: int, weighted: bool) -> TracedValue:
     """n real points from frequencies up to the middle: (…, n // 2 + 1, 2) to (…, n), without 1/n.
 
     They are the real part of the sum of x[k] exp(2i pi j k / n); with `weighted` that of all
@@ -94,9 +94,9 @@ def _stored(make: Callable[..., Array], dtype: DType, device: str, *args: Any) -
     return LazyBuffer.from_buffer(Buffer.fromCPU(device, array), array.shape)
 
 
-def _table(make: Callable[..., Array], like: Value, *args: Any) -> Value:
+def _table(make: Callable[..., Array], like: TracedValue, *args: Any) -> TracedValue:
     """The array `make(*args)` in the dtype and on the device of a value; it is kept."""
-    return Value(_stored(make, like.dtype, like.node.device, *args))
+    return TracedValue(_stored(make, like.dtype, like.node.device, *args))
 
 
 def _roots(numerator: Array, n: int, inverse: bool = False) -> Array:
@@ -226,7 +226,7 @@ def _cost(radix: int, done: int) -> float:
     return radix * (vectors + (others > 0)) / whole + _TWIDDLE_COST * (vectors + others) / whole
 
 
-def _steps(x: Value, inverse: bool, wanted: sint) -> Value:
+def _steps(x: TracedValue, inverse: bool, wanted: sint) -> TracedValue:
     """A transform of pairs, or of real points as (…, n, 1).
 
     At least `wanted` frequencies are computed; after the last one they begin again.
@@ -243,7 +243,7 @@ def _steps(x: Value, inverse: bool, wanted: sint) -> Value:
     return value.reshape((*rows, value.shape[-2], 2))
 
 
-def _first_step(x: Value, radix: int, inverse: bool, count: int) -> Value:
+def _first_step(x: TracedValue, radix: int, inverse: bool, count: int) -> TracedValue:
     """(…, n, parts) to (…, n / radix, results, 2)."""
     *rows, n, parts = x.shape
     rest = n // radix
@@ -254,7 +254,7 @@ def _first_step(x: Value, radix: int, inverse: bool, count: int) -> Value:
     return sums.reshape((*rows, rest, count, 2))
 
 
-def _later_step(x: Value, radix: int, done: int, inverse: bool, count: int) -> Value:
+def _later_step(x: TracedValue, radix: int, done: int, inverse: bool, count: int) -> TracedValue:
     """(…, radix * rest, done, 2) to (…, rest, results * done, 2)."""
     *rows, size, _, _ = x.shape
     rest = size // radix
@@ -272,25 +272,25 @@ def _later_step(x: Value, radix: int, done: int, inverse: bool, count: int) -> V
     return sums.reshape((*rows, rest, count * done, 2))
 
 
-def _pairs_times(x: Value, factors: Value, turned: Value) -> Value:
+def _pairs_times(x: TracedValue, factors: TracedValue, turned: TracedValue) -> TracedValue:
     """Pairs by factors, and the other way round by others, added."""
     ahead = (1,) * (len(x.shape) - len(factors.shape))
     wide = [part.reshape((*ahead, *part.shape)).expand(x.shape) for part in (factors, turned)]
     return x.muladd(wide[0], _reversed(x, -1) * wide[1])
 
 
-def _reversed(x: Value, axis: int) -> Value:
+def _reversed(x: TracedValue, axis: int) -> TracedValue:
     steps = [1] * len(x.shape)
     steps[axis] = -1
     return x.stride(steps)
 
 
-def _part(x: Value, start: int, stop: int) -> Value:
+def _part(x: TracedValue, start: int, stop: int) -> TracedValue:
     """Some of the pairs."""
     return x.shrink([*((0, size) for size in x.shape[:-2]), (start, stop), (0, 2)])
 
 
-def _combined(x: Value, n: int, make: Callable[..., Any], weighted: bool) -> Value:
+def _combined(x: TracedValue, n: int, make: Callable[..., Any], weighted: bool) -> TracedValue:
     """Frequencies times factors, and conjugates of those from the other end times others."""
     count = n // 2 + (make is _split_factors)
     skipped = n // 2 + 1 - count
@@ -300,14 +300,14 @@ def _combined(x: Value, n: int, make: Callable[..., Any], weighted: bool) -> Val
     return own + _pairs_times(other, *factors[2:])
 
 
-def _scaled(x: Value, n: int) -> Value:
+def _scaled(x: TracedValue, n: int) -> TracedValue:
     """Frequencies up to the middle times how often a real signal has each."""
     weights = _table(frequency_weights, x, n)
     shape = (*(1,) * (len(x.shape) - 2), weights.shape[0], 1)
     return x * weights.reshape(shape).expand(x.shape)
 
 
-def _product(x: Value, matrix: Value) -> Value:
+def _product(x: TracedValue, matrix: TracedValue) -> TracedValue:
     """(…, terms) by (results, terms), with any number of axes of terms: (…, results)."""
     results, *terms = matrix.shape
     rows = x.shape[: len(x.shape) - len(terms)]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from ferrule.autograd import Shape, Value
+from ferrule.autograd import Shape, TracedValue
 from ferrule.ir.dtype import DType, dtypes, promote
 from ferrule.ir.shape.view import ShapeError, same
 from ferrule.tensor.algebra import einstein
@@ -28,7 +28,7 @@ def _accumulated(a: DType, b: DType, wanted: DType) -> DType:
     return wanted if whole and dtypes.is_float(common) else common
 
 
-def _to_matrices(a: Value, b: Value) -> tuple[Value, Value, Shape]:
+def _to_matrices(a: TracedValue, b: TracedValue) -> tuple[TracedValue, TracedValue, Shape]:
     """Vectors as matrices of one row or column, and the shape of the result."""
     batch = broadcast_shape((a.shape[:-2], b.shape[:-2]), "matmul")
     rows = a.shape[-2:-1]
@@ -96,7 +96,7 @@ def _product(self: Tensor, other: Operand, wanted: DType | None, swap: bool) -> 
     return self._wrap(result if wanted is None else result.cast(wanted))
 
 
-def operand_value(self: Tensor, other: Operand) -> Value:
+def operand_value(self: Tensor, other: Operand) -> TracedValue:
     """The value of another operand; on this tensor's device, unless it is a tensor."""
     if isinstance(other, Tensor):
         return other._read()

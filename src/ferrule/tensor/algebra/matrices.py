@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-from ferrule.autograd import Shape, Value
-from ferrule.autograd.iota import count_to, place_dtype
+from ferrule.autograd import Shape, TracedValue
+from ferrule.autograd.iota import iota, position_dtype
 from ferrule.ir.dtype import promote
 from ferrule.ir.expr import sint
 from ferrule.tensor.broadcast import broadcast_shape, known_size
 from ferrule.tensor.reduce.rowwise import accumulating
 
 
-def matrix_product(a: Value, b: Value) -> Value:
+def matrix_product(a: TracedValue, b: TracedValue) -> TracedValue:
     """(…, m, k) times (…, k, n), of one dtype; the leading axes broadcast."""
     return wide_product(a, b).cast(a.dtype)
 
 
-def wide_product(a: Value, b: Value) -> Value:
+def wide_product(a: TracedValue, b: TracedValue) -> TracedValue:
     """The same in the dtype that it is added up in: float32 for narrower floats."""
     rows, columns = a.shape[-2], b.shape[-1]
     depth = a.shape[-1]
@@ -27,7 +27,7 @@ def wide_product(a: Value, b: Value) -> Value:
     return product.sum((len(shape) - 1,)).reshape(shape[:-1])
 
 
-def _with_axis(value: Value, batch: int, place: int) -> Value:
+def _with_axis(value: TracedValue, batch: int, place: int) -> TracedValue:
     """A matrix with axes of size 1: in front up to `batch`, and one before the axis `place + 1`."""
     shape = value.shape
     missing = batch + 2 - len(shape)
@@ -35,13 +35,13 @@ def _with_axis(value: Value, batch: int, place: int) -> Value:
     return value.reshape((1,) * missing + shape[:-2] + inner)
 
 
-def transposed(x: Value) -> Value:
+def transposed(x: TracedValue) -> TracedValue:
     """The matrices transposed."""
     rank = len(x.shape)
     return x.permute([*range(rank - 2), rank - 1, rank - 2])
 
 
-def product(first: Value, *others: Value) -> Value:
+def product(first: TracedValue, *others: TracedValue) -> TracedValue:
     """The product of several matrices, from left to right."""
     for other in others:
         first = matrix_product(first, other)
@@ -51,7 +51,7 @@ def product(first: Value, *others: Value) -> Value:
 # *** diagonals: in rows that are one element longer than they are many, each is a column ***
 
 
-def diagonal_part(value: Value, offset: int = 0) -> Value:
+def diagonal_part(value: TracedValue, offset: int = 0) -> TracedValue:
     """The diagonal `offset` above the main one (below, if negative) of the last two axes, as one.
 
     Raises `ShapeError` for symbolic sizes.
@@ -69,7 +69,7 @@ def diagonal_part(value: Value, offset: int = 0) -> Value:
     return table.shrink([*kept, (0, size), (0, 1)]).reshape((*batch, size))
 
 
-def diagonal_matrix(value: Value, offset: int = 0) -> Value:
+def diagonal_matrix(value: TracedValue, offset: int = 0) -> TracedValue:
     """Square matrices with the last axis on a diagonal, and zeros elsewhere.
 
     Raises `ShapeError` for a symbolic size.
@@ -84,7 +84,7 @@ def diagonal_matrix(value: Value, offset: int = 0) -> Value:
     return square.pad((*none, (top, left), (left, top)))
 
 
-def identity(like: Value, size: int) -> Value:
+def identity(like: TracedValue, size: int) -> TracedValue:
     """Identity matrices with a value's dtype, device and leading axes."""
     return diagonal_matrix(like.full(1, (*like.shape[:-2], size)))
 
@@ -92,24 +92,24 @@ def identity(like: Value, size: int) -> Value:
 # *** triangles ***
 
 
-def above(shape: Shape, diagonal: int, device: str) -> Value:
+def above(shape: Shape, diagonal: int, device: str) -> TracedValue:
     """Where the column of the last two axes is at least the row + diagonal."""
     rows, columns = shape[-2:]
-    dtype = promote(place_dtype(rows), place_dtype(columns))
-    row = count_to(rows, dtype, device).reshape((rows, 1)).expand((rows, columns))
-    column = count_to(columns, dtype, device).reshape((1, columns))
+    dtype = promote(position_dtype(rows), position_dtype(columns))
+    row = iota(rows, dtype, device).reshape((rows, 1)).expand((rows, columns))
+    column = iota(columns, dtype, device).reshape((1, columns))
     where = row + (diagonal - 1) < column.expand((rows, columns))
     return where.reshape((1,) * (len(shape) - 2) + (rows, columns)).expand(shape)
 
 
-def upper(value: Value, diagonal: int = 0) -> Value:
+def upper(value: TracedValue, diagonal: int = 0) -> TracedValue:
     """Zeros below a diagonal."""
     if 0 in value.shape:
         return value
     return above(value.shape, diagonal, value.node.device).where(value, 0)
 
 
-def lower(value: Value, diagonal: int = 0) -> Value:
+def lower(value: TracedValue, diagonal: int = 0) -> TracedValue:
     """Zeros above a diagonal."""
     if 0 in value.shape:
         return value

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from math import prod
 from typing import Generic, NamedTuple, TypeVar
 
-from ferrule.autograd import Value
+from ferrule.autograd import TracedValue
 from ferrule.ir.dtype import dtypes, promote
 from ferrule.ir.shape.view import ShapeError, same
 from ferrule.tensor.algebra import solving
@@ -38,7 +38,7 @@ class TriangularSolution(NamedTuple, Generic[T]):
     cloned_coefficient: T
 
 
-def matrices_of(self: Tensor, what: str, square: bool = True) -> Value:
+def matrices_of(self: Tensor, what: str, square: bool = True) -> TracedValue:
     """The value for functions of matrices, as float32 or float64; sizes are checked."""
     if self.ndim < 2:
         raise ShapeError(
@@ -54,7 +54,7 @@ def matrices_of(self: Tensor, what: str, square: bool = True) -> Value:
     return accumulating(float_value(self))
 
 
-def in_own_float(self: Tensor, value: Value) -> Tensor:
+def in_own_float(self: Tensor, value: TracedValue) -> Tensor:
     """A result, in this tensor's float type."""
     return self._wrap(value.cast(float_value(self).dtype))
 
@@ -150,7 +150,7 @@ def pinv(
     return in_own_float(self, solving.pseudo_inverse(value, *limits))
 
 
-def limit_of(self: Tensor, value: Value, limit: Operand, what: str) -> Value:
+def limit_of(self: Tensor, value: TracedValue, limit: Operand, what: str) -> TracedValue:
     """A number, or one for each matrix, as a value."""
     if isinstance(limit, int | float):
         return value.full(limit, ())
@@ -226,7 +226,9 @@ def takes_vectors(self: Tensor, other: Tensor) -> bool:
     return other.ndim == 1 or other._shape == self._shape[:-1]
 
 
-def system(self: Tensor, other: Tensor, what: str, vectors: bool) -> tuple[Value, Value]:
+def system(
+    self: Tensor, other: Tensor, what: str, vectors: bool
+) -> tuple[TracedValue, TracedValue]:
     """Both sides of a system in one type, vectors as columns."""
     a, b = matrices_of(self, what, square=False), accumulating(float_value(other))
     dtype = promote(a.dtype, b.dtype)
@@ -241,7 +243,7 @@ def system(self: Tensor, other: Tensor, what: str, vectors: bool) -> tuple[Value
     return a.cast(dtype), b.cast(dtype)
 
 
-def solved(self: Tensor, other: Tensor, x: Value, vectors: bool) -> Tensor:
+def solved(self: Tensor, other: Tensor, x: TracedValue, vectors: bool) -> Tensor:
     """A solution, in the type of both tensors, as vectors if those were given."""
     kinds = [t.dtype if dtypes.is_float(t.dtype) else dtypes.default_float for t in (self, other)]
     x = x.reshape(x.shape[:-1]) if vectors else x

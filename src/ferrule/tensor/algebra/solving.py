@@ -12,7 +12,7 @@ from contextlib import contextmanager, suppress
 
 import numpy as np
 
-from ferrule.autograd import Entry, Gradients, Rule, Shape, Value, record
+from ferrule.autograd import Gradients, GradNode, Rule, Shape, TracedValue, record
 from ferrule.engine.host import Array, on_host
 from ferrule.tensor.algebra.matrices import (
     diagonal_matrix,
@@ -52,7 +52,7 @@ def finite(a: Array) -> Array:
     return a
 
 
-def mirrored(x: Value) -> Value:
+def mirrored(x: TracedValue) -> TracedValue:
     """Symmetric matrices, from the lower triangles; the gradient is that of symmetric changes."""
     symmetric = lower(x.detach()) + transposed(lower(x.detach(), -1))
     return record("mirrored", _MIRRORED, (x,), symmetric.node, None)
@@ -61,7 +61,7 @@ def mirrored(x: Value) -> Value:
 _MIRRORED = Rule(lambda grad, entry: ((grad + transposed(grad)) * 0.5,))
 
 
-def summed_to(grad: Value, shape: Shape) -> Value:
+def summed_to(grad: TracedValue, shape: Shape) -> TracedValue:
     """A gradient of the broadcast shape, summed over the axes that were repeated."""
     extra = len(grad.shape) - len(shape)
     axes = [
@@ -72,12 +72,12 @@ def summed_to(grad: Value, shape: Shape) -> Value:
     return grad.sum(axes).reshape(shape)
 
 
-def over_matrices(number: Value, like: Value) -> Value:
+def over_matrices(number: TracedValue, like: TracedValue) -> TracedValue:
     """One number for each matrix, repeated over all its elements."""
     return number.reshape((*number.shape, 1, 1)).expand(like.shape)
 
 
-def _total(value: Value) -> Value:
+def _total(value: TracedValue) -> TracedValue:
     """The sum of each matrix."""
     rank = len(value.shape)
     return value.sum((rank - 2, rank - 1)).reshape(value.shape[:-2])
@@ -91,13 +91,13 @@ def _det(a: Array) -> Array:
         return np.asarray(np.linalg.det(a))
 
 
-def determinant(x: Value) -> Value:
+def determinant(x: TracedValue) -> TracedValue:
     """The determinant of each matrix. Its slope is the matrix of cofactors."""
     node = on_host(_det, [x], x.shape[:-2], x.dtype).node
     return record("det", _DET, (x,), node, None)
 
 
-def _reverse_det(grad: Value, entry: Entry) -> Gradients:
+def _reverse_det(grad: TracedValue, entry: GradNode) -> Gradients:
     slopes = _cofactors_of(entry.saved[0])
     return (over_matrices(grad, slopes) * slopes,)
 
@@ -114,12 +114,12 @@ def _cofactors(a: Array) -> Array:
     return np.asarray((u * others[..., None, :]) @ vh)
 
 
-def _cofactors_of(x: Value) -> Value:
+def _cofactors_of(x: TracedValue) -> TracedValue:
     node = on_host(_cofactors, [x], x.shape, x.dtype).node
     return record("cofactors", _COFACTORS, (x,), node, None)
 
 
-def _reverse_cofactors(grad: Value, entry: Entry) -> Gradients:
+def _reverse_cofactors(grad: TracedValue, entry: GradNode) -> Gradients:
     """From C = det(A) A**-T; a singular matrix raises, as its inverse does."""
     inverse_t = transposed(inverse(entry.saved[0], "det"))
     cofactors = entry.result()
@@ -133,13 +133,13 @@ def _slogdet(a: Array) -> Array:
     return np.stack([sign, size], -1)
 
 
-def signed_log_determinant(x: Value) -> Value:
+def signed_log_determinant(x: TracedValue) -> TracedValue:
     """The sign of each determinant and the logarithm of its size, as a last axis of two."""
     node = on_host(_slogdet, [x], (*x.shape[:-2], 2), x.dtype).node
     return record("slogdet", _SLOGDET, (x,), node, None)
 
 
-def _reverse_slogdet(grad: Value, entry: Entry) -> Gradients:
+def _reverse_slogdet(grad: TracedValue, entry: GradNode) -> Gradients:
     (x,) = entry.saved
     batch = x.shape[:-2]
     to_log = grad.shrink([*[(0, n) for n in batch], (1, 2)]).reshape(batch)
@@ -159,13 +159,13 @@ def _inv(a: Array, what: str) -> Array:
         return np.asarray(np.linalg.inv(a))
 
 
-def inverse(x: Value, what: str) -> Value:
+def inverse(x: TracedValue, what: str) -> TracedValue:
     """The inverse of each matrix; `what` is the function that errors name."""
     node = on_host(_inv, [x], x.shape, x.dtype, what).node
     return record("inv", _INV, (x,), node, None)
 
 
-def _reverse_inv(grad: Value, entry: Entry) -> Gradients:
+def _reverse_inv(grad: TracedValue, entry: GradNode) -> Gradients:
     result_t = transposed(entry.result())
     return (-product(result_t, grad, result_t),)
 
@@ -178,7 +178,7 @@ def _inv_or_infinity(a: Array) -> Array:
     return result
 
 
-def inverse_or_infinity(x: Value) -> Value:
+def inverse_or_infinity(x: TracedValue) -> TracedValue:
     """The inverse of each matrix; infinity for singular ones."""
     node = on_host(_inv_or_infinity, [x], x.shape, x.dtype).node
     return record("inv", _INV, (x,), node, None)
@@ -197,7 +197,7 @@ def inverted(s: Array, atol: Array | float, rtol: Array | float) -> Array:
     return np.divide(1, s, where=s > limit[..., None], out=np.zeros_like(s))
 
 
-def pseudo_inverse(x: Value, atol: Value, rtol: Value) -> Value:
+def pseudo_inverse(x: TracedValue, atol: TracedValue, rtol: TracedValue) -> TracedValue:
     """Moore and Penrose's inverse; singular values of at most max(atol, rtol * largest) are 0.
 
     The limits are numbers, or one for each matrix.
@@ -208,11 +208,11 @@ def pseudo_inverse(x: Value, atol: Value, rtol: Value) -> Value:
     return record("pinv", _PINV, (x,), node, None)
 
 
-def _reverse_pinv(grad: Value, entry: Entry) -> Gradients:
+def _reverse_pinv(grad: TracedValue, entry: GradNode) -> Gradients:
     return (pinv_slope(entry.saved[0], entry.result(), grad),)
 
 
-def pinv_slope(x: Value, inverse: Value, grad: Value) -> Value:
+def pinv_slope(x: TracedValue, inverse: TracedValue, grad: TracedValue) -> TracedValue:
     """The gradient of a pseudo-inverse of constant rank (Golub & Pereyra, 1973)."""
     inverse_t, grad_t = transposed(inverse), transposed(grad)
     left = product(grad_t, inverse, inverse_t)
@@ -234,18 +234,18 @@ def _solve(a: Array, b: Array) -> Array:
         return np.linalg.solve(a, b)
 
 
-def _solution_shape(a: Value, b: Value, what: str) -> Shape:
+def _solution_shape(a: TracedValue, b: TracedValue, what: str) -> Shape:
     batch = broadcast_shape((a.shape[:-2], b.shape[:-2]), what)
     return (*batch, a.shape[-1], b.shape[-1])
 
 
-def solve(a: Value, b: Value) -> Value:
+def solve(a: TracedValue, b: TracedValue) -> TracedValue:
     """X with a X = b, for (…, n, n) and (…, n, k); the leading axes broadcast."""
     node = on_host(_solve, [a, b], _solution_shape(a, b, "solve"), a.dtype).node
     return record("solve", _SOLVE, (a, b), node, None)
 
 
-def _reverse_solve(grad: Value, entry: Entry) -> Gradients:
+def _reverse_solve(grad: TracedValue, entry: GradNode) -> Gradients:
     (a,) = entry.saved
     to_b = solve(transposed(a), grad)
     to_a = -matrix_product(to_b, transposed(entry.result()))
@@ -265,7 +265,9 @@ def _triangular(a: Array, b: Array, is_upper: bool, unit: bool, what: str) -> Ar
     return x if is_upper else np.asarray(x[..., ::-1, :])
 
 
-def solve_triangular(a: Value, b: Value, is_upper: bool, unit: bool, what: str) -> Value:
+def solve_triangular(
+    a: TracedValue, b: TracedValue, is_upper: bool, unit: bool, what: str
+) -> TracedValue:
     """X with t X = b for the upper or lower triangle t of a, with ones on the diagonal if `unit`.
 
     Elements outside the triangle are not used.
@@ -275,7 +277,7 @@ def solve_triangular(a: Value, b: Value, is_upper: bool, unit: bool, what: str) 
     return record("solve_triangular", _TRIANGULAR, (a, b), node, (is_upper, unit, what))
 
 
-def _reverse_triangular(grad: Value, entry: Entry) -> Gradients:
+def _reverse_triangular(grad: TracedValue, entry: GradNode) -> Gradients:
     (a,) = entry.saved
     is_upper, unit, what = entry.arg
     to_b = solve_triangular(transposed(a), grad, not is_upper, unit, what)
@@ -291,13 +293,13 @@ def _lstsq(a: Array, b: Array, rtol: float) -> Array:
     return np.asarray(np.swapaxes(vh, -1, -2) @ projected)
 
 
-def least_squares(a: Value, b: Value, rtol: float) -> Value:
+def least_squares(a: TracedValue, b: TracedValue, rtol: float) -> TracedValue:
     """The smallest X for which |a X - b| is least, for (…, m, n) and (…, m, k)."""
     node = on_host(_lstsq, [a, b], _solution_shape(a, b, "lstsq"), a.dtype, rtol).node
     return record("lstsq", _LSTSQ, (a, b), node, rtol)
 
 
-def _reverse_lstsq(grad: Value, entry: Entry) -> Gradients:
+def _reverse_lstsq(grad: TracedValue, entry: GradNode) -> Gradients:
     """The gradient of pinv(a) @ b."""
     a, b = entry.saved
     inverse = pseudo_inverse(a, a.full(0, ()), a.full(entry.arg, ()))
@@ -319,13 +321,13 @@ def _cholesky(a: Array) -> Array:
         return np.linalg.cholesky(a)
 
 
-def cholesky(x: Value) -> Value:
+def cholesky(x: TracedValue) -> TracedValue:
     """The lower triangle L with L L.T = x; of x the lower triangle is read."""
     node = on_host(_cholesky, [x], x.shape, x.dtype).node
     return record("cholesky", _CHOLESKY, (x,), node, None)
 
 
-def _reverse_cholesky(grad: Value, entry: Entry) -> Gradients:
+def _reverse_cholesky(grad: TracedValue, entry: GradNode) -> Gradients:
     """Smith (1995), for symmetric changes: L**-T P L**-1, P the halved lower part of L.T grad."""
     factor = entry.result()
     inner = matrix_product(transposed(factor), grad)
@@ -334,7 +336,7 @@ def _reverse_cholesky(grad: Value, entry: Entry) -> Gradients:
     return ((slope + transposed(slope)) * 0.5,)
 
 
-def _divided(factor: Value, inner: Value) -> Value:
+def _divided(factor: TracedValue, inner: TracedValue) -> TracedValue:
     """L**-T inner L**-1."""
     left = solve_triangular(transposed(factor), inner, True, False, "cholesky")
     both = solve_triangular(transposed(factor), transposed(left), True, False, "cholesky")
@@ -344,21 +346,21 @@ def _divided(factor: Value, inner: Value) -> Value:
 _CHOLESKY = Rule(_reverse_cholesky, output=True)
 
 
-def cholesky_solve(factor: Value, b: Value, is_upper: bool, what: str) -> Value:
+def cholesky_solve(factor: TracedValue, b: TracedValue, is_upper: bool, what: str) -> TracedValue:
     """X with L L.T X = b, or U.T U X = b, given the factor."""
     first = transposed(factor) if is_upper else factor
     half = solve_triangular(first, b, False, False, what)
     return solve_triangular(transposed(first), half, True, False, what)
 
 
-def cholesky_inverse(factor: Value, is_upper: bool) -> Value:
+def cholesky_inverse(factor: TracedValue, is_upper: bool) -> TracedValue:
     """The inverse of L L.T, or of U.T U, given the factor."""
     size = factor.shape[-1]
     assert isinstance(size, int)
     return cholesky_solve(factor, identity(factor, size), is_upper, "cholesky_inverse")
 
 
-def default_rtol(x: Value) -> float:
+def default_rtol(x: TracedValue) -> float:
     """The usual limit of singular values: the larger side times the distance of 1 to the next."""
     rows, columns = x.shape[-2:]
     assert isinstance(rows, int)

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from ferrule.autograd import Entry, Gradients, Rule, Value, record
+from ferrule.autograd import Gradients, GradNode, Rule, TracedValue, record
 from ferrule.engine.host import Array, on_host
 from ferrule.fusion.dynamic.templates import Template
 from ferrule.fusion.forms import has_kernels
@@ -30,7 +30,7 @@ from ferrule.tensor.algebra.fourier import (
 )
 from ferrule.tensor.broadcast import known_size
 
-Nodes = Callable[..., Value]
+Nodes = Callable[..., TracedValue]
 
 
 def _complex(pairs: Array) -> Array:
@@ -45,7 +45,7 @@ def _pairs(numbers: Array) -> Array:
     return numbers[..., np.newaxis].view(numbers.real.dtype)
 
 
-def _has_kernels(x: Value, size: int) -> bool:
+def _has_kernels(x: TracedValue, size: int) -> bool:
     """True if kernels compute a transform of `size` points, rather than NumPy."""
     return 0 not in x.shape and can_transform(size) and has_kernels(x.node.device)
 
@@ -58,7 +58,7 @@ def _by_kernels(x: LazyBuffer, nodes: Nodes, *args: Any) -> LazyBuffer:
     is_known = all([isinstance(size, int) for size in x.shape])
     if is_known and x.base_const() is None:
         return _template(nodes, x.shape, x.dtype, x.device, *args).of(x)
-    return nodes(Value(x), *args).node
+    return nodes(TracedValue(x), *args).node
 
 
 @lru_cache(maxsize=256)
@@ -66,11 +66,11 @@ def _template(
     nodes: Nodes, shape: tuple[int, ...], dtype: DType, device: str, *args: Any
 ) -> Template:
     argument = LazyBuffer.empty(shape, dtype, device)
-    result = nodes(Value(argument), *args).node
+    result = nodes(TracedValue(argument), *args).node
     return Template(argument, result, lambda x: _by_kernels(x, nodes, *args))
 
 
-def _moved(x: Value, source: int, target: int) -> Value:
+def _moved(x: TracedValue, source: int, target: int) -> TracedValue:
     """An axis in another place."""
     axes = list(range(len(x.shape)))
     axes.insert(range(len(axes))[target], axes.pop(source))
@@ -84,12 +84,12 @@ def _fft(pairs: Array, axis: int, inverse: bool) -> Array:
     return _pairs(np.fft.fft(numbers, axis=axis))
 
 
-def _fft_nodes(pairs: Value, axis: int, inverse: bool) -> Value:
+def _fft_nodes(pairs: TracedValue, axis: int, inverse: bool) -> TracedValue:
     """The same by kernels; here and below axes count from the end."""
     return _moved(transformed(_moved(pairs, axis, -2), inverse), -2, axis)
 
 
-def transform(pairs: Value, axis: int, inverse: bool) -> Value:
+def transform(pairs: TracedValue, axis: int, inverse: bool) -> TracedValue:
     """The sum of x[j] exp(-2i pi j k / n), or with + if `inverse`, for each k."""
     if _has_kernels(pairs, known_size(pairs.shape[axis], "fft")):
         node = _by_kernels(pairs.node, _fft_nodes, axis - len(pairs.shape), inverse)
@@ -98,7 +98,7 @@ def transform(pairs: Value, axis: int, inverse: bool) -> Value:
     return record("fft", _FFT, (pairs,), node, (axis, inverse))
 
 
-def _reverse_fft(grad: Value, entry: Entry) -> Gradients:
+def _reverse_fft(grad: TracedValue, entry: GradNode) -> Gradients:
     axis, inverse = entry.arg
     return (transform(grad, axis, not inverse),)
 
@@ -120,15 +120,15 @@ def _irfft(pairs: Array, size: int, axis: int, unweighted: bool) -> Array:
     return np.fft.irfft(numbers, size, axis, norm="forward")
 
 
-def _rfft_nodes(x: Value, axis: int, weighted: bool) -> Value:
+def _rfft_nodes(x: TracedValue, axis: int, weighted: bool) -> TracedValue:
     return _moved(halved(_moved(x, axis, -1), weighted), -2, axis - 1)
 
 
-def _irfft_nodes(pairs: Value, size: int, axis: int, unweighted: bool) -> Value:
+def _irfft_nodes(pairs: TracedValue, size: int, axis: int, unweighted: bool) -> TracedValue:
     return _moved(unhalved(_moved(pairs, axis, -2), size, not unweighted), -1, axis + 1)
 
 
-def half_transform(x: Value, axis: int, weighted: bool) -> Value:
+def half_transform(x: TracedValue, axis: int, weighted: bool) -> TracedValue:
     """The transform of real numbers up to the middle frequency; times its weights if `weighted`."""
     size = x.shape[axis]
     assert isinstance(size, int)
@@ -140,12 +140,12 @@ def half_transform(x: Value, axis: int, weighted: bool) -> Value:
     return record("rfft", _RFFT, (x,), node, (size, axis, weighted))
 
 
-def _reverse_rfft(grad: Value, entry: Entry) -> Gradients:
+def _reverse_rfft(grad: TracedValue, entry: GradNode) -> Gradients:
     size, axis, weighted = entry.arg
     return (signal_from(grad, size, axis, not weighted),)
 
 
-def signal_from(pairs: Value, size: int, axis: int, unweighted: bool) -> Value:
+def signal_from(pairs: TracedValue, size: int, axis: int, unweighted: bool) -> TracedValue:
     """Real numbers from the frequencies up to the middle, over their weights if `unweighted`."""
     if _has_kernels(pairs, size):
         node = _by_kernels(pairs.node, _irfft_nodes, size, axis - len(pairs.shape), unweighted)
@@ -155,7 +155,7 @@ def signal_from(pairs: Value, size: int, axis: int, unweighted: bool) -> Value:
     return record("irfft", _IRFFT, (pairs,), node, (axis, unweighted))
 
 
-def _reverse_irfft(grad: Value, entry: Entry) -> Gradients:
+def _reverse_irfft(grad: TracedValue, entry: GradNode) -> Gradients:
     axis, unweighted = entry.arg
     return (half_transform(grad, axis, not unweighted),)
 

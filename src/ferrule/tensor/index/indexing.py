@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from ferrule.autograd import Value
+from ferrule.autograd import TracedValue
 from ferrule.engine.realize import turn
 from ferrule.ir.dtype import dtypes
 from ferrule.ir.expr import Expr, as_int, sint
@@ -237,7 +237,7 @@ def gather(self: Tensor, dim: int, index: Tensor) -> Tensor:
     return self._wrap(value.gather(positions, axis))
 
 
-def lanes_of(self: Tensor, axis: int, index: Tensor, what: str) -> tuple[Value, Value]:
+def lanes_of(self: Tensor, axis: int, index: Tensor, what: str) -> tuple[TracedValue, TracedValue]:
     """This tensor cut to the index's size on the other axes, and the positions."""
     value = self._read()
     positions = index_value(index._read(), what)
@@ -338,7 +338,7 @@ def put_at(self: Tensor, key: Any, value: Any, what: str, accumulate: bool = Fal
 
 def planned(
     self: Tensor, items: Sequence[Item], value: Any, what: str
-) -> tuple[Tensor, Plan, Value]:
+) -> tuple[Tensor, Plan, TracedValue]:
     """The view to write to, at which places of it, and the elements for these."""
     items, order = without_gaps(items)
     view = _basic(self, items)
@@ -393,7 +393,7 @@ def _axes_used(part: Any) -> int:
     return 1
 
 
-def _is_read(view: Tensor, value: Value) -> bool:
+def _is_read(view: Tensor, value: TracedValue) -> bool:
     """True if a value is the present value of a tensor."""
     now = view._read()
     return now.node is value.node and now.edge is value.edge

@@ -7,8 +7,8 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from ferrule.autograd import Shape, Value
-from ferrule.autograd.iota import place_dtype
+from ferrule.autograd import Shape, TracedValue
+from ferrule.autograd.iota import position_dtype
 from ferrule.base.config import config
 from ferrule.base.records import dataclass
 from ferrule.engine.host import on_host
@@ -38,7 +38,7 @@ class Gather:
     """Positions on one axis: known on the host, or as a value."""
 
     known: Known | None
-    value: Value | None
+    value: TracedValue | None
 
     @property
     def shape(self) -> Shape:
@@ -143,7 +143,7 @@ def chosen(array: Any, size: sint, axis: int, shape: Shape, device: str) -> Gath
     return Gather(None, wrapped(index, size, "index", axis))
 
 
-def index_value(value: Value, what: str = "index") -> Value:
+def index_value(value: TracedValue, what: str = "index") -> TracedValue:
     """Positions in a dtype that gathers take."""
     if dtypes.is_float(value.dtype) or value.dtype is dtypes.bool:
         raise DTypeError(f"[{what}] positions are integers, not {value.dtype}; cast them first")
@@ -152,17 +152,17 @@ def index_value(value: Value, what: str = "index") -> Value:
     return value if value.dtype is dtypes.int64 else value.cast(dtypes.int32)
 
 
-def wrapped(index: Value, size: sint, what: str, axis: int) -> Value:
+def wrapped(index: TracedValue, size: sint, what: str, axis: int) -> TracedValue:
     """Negative positions counted from the end."""
     if isinstance(size, int):
         index = in_range(index, size, what, axis, -size)
-    index = index.cast(promote(index.dtype, place_dtype(size)))
+    index = index.cast(promote(index.dtype, position_dtype(size)))
     return (index < 0).where(index + index.full(size), index)
 
 
 def in_range(
-    index: Value, size: int, what: str, axis: int, first: int = 0, ignored: int | None = None
-) -> Value:
+    index: TracedValue, size: int, what: str, axis: int, first: int = 0, ignored: int | None = None
+) -> TracedValue:
     """The same positions. If `FERRULE_CHECK_INDEX` is 1, the host checks them on the way.
 
     So a position that is not from `first` to `size` - 1 raises `IndexError` when it is computed,
@@ -268,7 +268,7 @@ class Plan:
     """
 
     axes: tuple[int, ...]
-    positions: Value
+    positions: TracedValue
     unique: bool
     shape: Shape
     front: int
@@ -294,7 +294,7 @@ class Plan:
             unique = same(prod_sint(shape), 1)
         return Plan(tuple(axes), value, unique, shape, _axes_in_front(items))
 
-    def _gathered(self, value: Value) -> tuple[Value, int, list[int]]:
+    def _gathered(self, value: TracedValue) -> tuple[TracedValue, int, list[int]]:
         """The value with the axes merged into one, its place, and the order of axes used for it."""
         first, last = self.axes[0], self.axes[-1]
         rank = len(value.shape)
@@ -308,7 +308,7 @@ class Plan:
         merged = (*sizes[:first], prod_sint(sizes[first:stop]), *sizes[stop:])
         return value.reshape(merged), first, order
 
-    def _spread(self, merged: Shape, axis: int) -> Value:
+    def _spread(self, merged: Shape, axis: int) -> TracedValue:
         """The positions for each lane of the merged value."""
         count = self.positions.shape[0]
         own = tuple([count if place == axis else 1 for place in range(len(merged))])
@@ -322,7 +322,7 @@ class Plan:
         rest = [place for place in range(rank) if place not in moved]
         return [*rest[: self.front], *moved, *rest[self.front :]]
 
-    def read(self, value: Value) -> Value:
+    def read(self, value: TracedValue) -> TracedValue:
         """The elements at the positions."""
         merged, axis, _ = self._gathered(value)
         found = merged.gather(self._spread(merged.shape, axis), axis)
@@ -330,7 +330,7 @@ class Plan:
         found = found.reshape((*sizes[:axis], *self.shape, *sizes[axis + 1 :]))
         return found.permute(self._to_result(axis, len(found.shape)))
 
-    def put(self, value: Value, new: Value, accumulate: bool = False) -> Value:
+    def put(self, value: TracedValue, new: TracedValue, accumulate: bool = False) -> TracedValue:
         """The value with new elements at the positions: added, or of several for one the last."""
         merged, axis, order = self._gathered(value)
         spread, new = self._aligned(merged, axis, new)
@@ -338,14 +338,16 @@ class Plan:
             return self._unmerged(merged.put(new, spread, axis), value, order)
         return self._unmerged(placed(merged, spread, new, axis, self.unique), value, order)
 
-    def _aligned(self, merged: Value, axis: int, new: Value) -> tuple[Value, Value]:
+    def _aligned(
+        self, merged: TracedValue, axis: int, new: TracedValue
+    ) -> tuple[TracedValue, TracedValue]:
         """The positions for each lane, and new elements in their order."""
         there = self._to_result(axis, len(new.shape))
         new = new.permute([there.index(place) for place in range(len(there))])
         spread = self._spread(merged.shape, axis)
         return spread, new.reshape(spread.shape)
 
-    def _unmerged(self, merged: Value, value: Value, order: list[int]) -> Value:
+    def _unmerged(self, merged: TracedValue, value: TracedValue, order: list[int]) -> TracedValue:
         """The merged axes split again, and all axes in the value's order."""
         result = merged.reshape(tuple([value.shape[place] for place in order]))
         return result.permute([order.index(place) for place in range(len(order))])
@@ -375,13 +377,13 @@ def _axes_in_front(items: Sequence[Item]) -> int:
 
 def _known_positions(
     known: Sequence[Known], sizes: Sequence[sint], device: str
-) -> tuple[Value, bool]:
+) -> tuple[TracedValue, bool]:
     """Positions on several axes as one number each; only the first size may be symbolic."""
     flat = np.zeros(known[0].shape, np.int64)
     for positions, size in zip(known, sizes, strict=True):
         flat = flat * np.int64(size if isinstance(size, int) else 0) + positions
     flat = flat.reshape(-1)
-    return from_host(flat.astype(place_dtype(*sizes).np), None, device), _all_differ(flat)
+    return from_host(flat.astype(position_dtype(*sizes).np), None, device), _all_differ(flat)
 
 
 def _all_differ(flat: Known) -> bool:
@@ -394,7 +396,7 @@ def _all_differ(flat: Known) -> bool:
 
 def _flat_positions(
     gathers: Sequence[Gather], sizes: Sequence[sint], shape: Shape, device: str
-) -> Value:
+) -> TracedValue:
     """The positions on several axes as one number; -1 where any is out of range."""
     values = [
         gather.value if gather.value is not None else from_host(_of(gather), None, device)
@@ -403,11 +405,11 @@ def _flat_positions(
     wide = any(
         gather.value is not None and gather.value.dtype is dtypes.int64 for gather in gathers
     )
-    dtype = dtypes.int64 if wide else place_dtype(*sizes)
+    dtype = dtypes.int64 if wide else position_dtype(*sizes)
     values = [fit_shape(value.cast(dtype), shape, "index") for value in values]
     flat = values[0]
     if len(values) > 1:
-        inside: Value | None = None
+        inside: TracedValue | None = None
         for value, size in zip(values, sizes, strict=True):
             fits = (value > -1).alu(BinaryOps.AND, value < value.full(size))
             inside = fits if inside is None else inside.alu(BinaryOps.AND, fits)

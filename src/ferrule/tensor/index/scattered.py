@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from typing import Final
 
-from ferrule.autograd import Entry, Gradients, Rule, Value, is_recording, record
-from ferrule.autograd.iota import count_to, place_dtype
+from ferrule.autograd import Gradients, GradNode, Rule, TracedValue, is_recording, record
+from ferrule.autograd.iota import iota, position_dtype
 from ferrule.autograd.rules import taken
 from ferrule.ir.dtype import dtypes
 from ferrule.ir.lazyop import BinaryOps, ReduceOps
@@ -22,7 +22,9 @@ REDUCTIONS: Final = ("sum", "prod", "mean", "amax", "amin")
 # *** the last one counts ***
 
 
-def placed(old: Value, positions: Value, new: Value, axis: int, unique: bool = False) -> Value:
+def placed(
+    old: TracedValue, positions: TracedValue, new: TracedValue, axis: int, unique: bool = False
+) -> TracedValue:
     """`old` with `new` at positions along an axis; of several for one, the last.
 
     `unique` says that no two positions are equal.
@@ -31,24 +33,24 @@ def placed(old: Value, positions: Value, new: Value, axis: int, unique: bool = F
     return record("scatter", _UNIQUE if unique else _LAST, (old, new, positions), node, axis)
 
 
-def _without(value: Value, positions: Value, axis: int) -> Value:
+def _without(value: TracedValue, positions: TracedValue, axis: int) -> TracedValue:
     """The value with 0 at positions."""
     return placed(value, positions, value.full(0, positions.shape), axis)
 
 
-def _reverse_unique(grad: Value, entry: Entry) -> Gradients:
+def _reverse_unique(grad: TracedValue, entry: GradNode) -> Gradients:
     (positions,) = entry.saved
     axis = entry.arg
     return _without(grad, positions, axis), taken(grad, positions, axis), None
 
 
-def _reverse_last(grad: Value, entry: Entry) -> Gradients:
+def _reverse_last(grad: TracedValue, entry: GradNode) -> Gradients:
     """To the element that counted, and to no other of its position."""
     (positions,) = entry.saved
     axis = entry.arg
     count = positions.shape[axis]
     own = [count if place == axis else 1 for place in range(len(positions.shape))]
-    number = count_to(count, place_dtype(count), grad.node.device).reshape(tuple(own))
+    number = iota(count, position_dtype(count), grad.node.device).reshape(tuple(own))
     number = number.expand(positions.shape)
     last = number.scatter(positions, axis, grad.shape[axis], "last").gather(positions, axis)
     counted = last.equals(number).where(taken(grad, positions, axis), 0)
@@ -63,8 +65,13 @@ _LAST = Rule(_reverse_last, inputs=(2,))
 
 
 def reduced(
-    old: Value, positions: Value, new: Value, axis: int, how: str, include_self: bool
-) -> Value:
+    old: TracedValue,
+    positions: TracedValue,
+    new: TracedValue,
+    axis: int,
+    how: str,
+    include_self: bool,
+) -> TracedValue:
     """`old` with the sum, product, mean or extreme of the new elements at each position.
 
     With `include_self` the old element is one of these elements. `how` is one of `REDUCTIONS`.
@@ -89,8 +96,13 @@ def reduced(
 
 
 def _extreme(
-    old: Value, positions: Value, new: Value, axis: int, how: str, include_self: bool
-) -> Value:
+    old: TracedValue,
+    positions: TracedValue,
+    new: TracedValue,
+    axis: int,
+    how: str,
+    include_self: bool,
+) -> TracedValue:
     start = old.detach()
     if not include_self:
         none = dtypes.min(new.dtype) if how == "max" else dtypes.max(new.dtype)
@@ -100,7 +112,7 @@ def _extreme(
     return record("scatter_reduce", _EXTREME, (old, new, positions), result.node, arg)
 
 
-def _reverse_extreme(grad: Value, entry: Entry) -> Gradients:
+def _reverse_extreme(grad: TracedValue, entry: GradNode) -> Gradients:
     """Evenly to all elements that are the extreme of their position."""
     old, new, positions = entry.saved
     axis, include_self = entry.arg
@@ -116,12 +128,12 @@ def _reverse_extreme(grad: Value, entry: Entry) -> Gradients:
 _EXTREME = Rule(_reverse_extreme, inputs=(0, 1, 2), output=True)
 
 
-def _product(old: Value, positions: Value, new: Value, axis: int) -> Value:
+def _product(old: TracedValue, positions: TracedValue, new: TracedValue, axis: int) -> TracedValue:
     node = old.detach().put(new.detach(), positions, axis, "prod").node
     return record("scatter_reduce", _PRODUCT, (old, new, positions), node, axis)
 
 
-def _reverse_product(grad: Value, entry: Entry) -> Gradients:
+def _reverse_product(grad: TracedValue, entry: GradNode) -> Gradients:
     """The product of the others: with one zero it is left to the zero alone, with two it is 0."""
     old, new, positions = entry.saved
     axis = entry.arg
@@ -138,7 +150,7 @@ def _reverse_product(grad: Value, entry: Entry) -> Gradients:
     return grad * _product(ones, positions, new, axis), theirs, None
 
 
-def _product_of_others(new: Value, positions: Value, axis: int) -> Value:
+def _product_of_others(new: TracedValue, positions: TracedValue, axis: int) -> TracedValue:
     """For each element, the product of the others for its position, without a division.
 
     So its own derivatives are right at zeros; each element is compared with each.
@@ -148,12 +160,12 @@ def _product_of_others(new: Value, positions: Value, axis: int) -> Value:
     rows, size = [new.shape[place] for place in order[:-1]], new.shape[axis]
     square = (*rows, size, size)
 
-    def against(value: Value, place: int) -> Value:
+    def against(value: TracedValue, place: int) -> TracedValue:
         """Along one of the last two axes, the same along the other."""
         shape = (*rows, size, 1) if place == 0 else (*rows, 1, size)
         return value.permute(order).reshape(shape).expand(square)
 
-    number = count_to(size, place_dtype(size), new.node.device)
+    number = iota(size, position_dtype(size), new.node.device)
     number = number.reshape((1,) * (rank - 1) + (size,)).expand((*rows, size))
     lines = [number.reshape((*rows, *n)).expand(square) for n in ((size, 1), (1, size))]
     meets = against(positions, 1).equals(against(positions, 0))

@@ -12,8 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from ferrule.autograd import Number, Value
-from ferrule.autograd.iota import place_dtype
+from ferrule.autograd import Number, TracedValue
+from ferrule.autograd.iota import position_dtype
 from ferrule.ir.shape.view import ShapeError, prod_sint
 from ferrule.tensor.base import Tensor
 from ferrule.tensor.broadcast import broadcast_shape, fit_shape
@@ -99,7 +99,9 @@ def scatter_reduce(
     return _lifted(self, reduced(own, positions, new, axis, how, include_self))
 
 
-def _target_lanes(self: Tensor, dim: int, index: Tensor, what: str) -> tuple[int, Value, Value]:
+def _target_lanes(
+    self: Tensor, dim: int, index: Tensor, what: str
+) -> tuple[int, TracedValue, TracedValue]:
     """The axis, the positions, this value; a tensor without axes counts as one element."""
     own = self if self._shape else self.reshape(1)
     axis = own._axis(dim, what)
@@ -108,7 +110,7 @@ def _target_lanes(self: Tensor, dim: int, index: Tensor, what: str) -> tuple[int
     return axis, positions, own._read()
 
 
-def _source(self: Tensor, src: Any, positions: Value, what: str) -> Value:
+def _source(self: Tensor, src: Any, positions: TracedValue, what: str) -> TracedValue:
     """The elements to write: as many as positions, or more, of which the first ones count."""
     own = self._read()
     if not isinstance(src, Tensor):
@@ -125,7 +127,7 @@ def _source(self: Tensor, src: Any, positions: Value, what: str) -> Value:
     return new.shrink([(0, size) for size in positions.shape])
 
 
-def _lifted(self: Tensor, value: Value) -> Tensor:
+def _lifted(self: Tensor, value: TracedValue) -> Tensor:
     return self._wrap(value.reshape(self._shape))
 
 
@@ -203,7 +205,9 @@ def index_fill(self: Tensor, dim: int, index: Any, value: Any) -> Tensor:
     return _lifted(self, placed(own, positions, new, axis))
 
 
-def _slices(self: Tensor, dim: int, index: Any, source: Any, what: str) -> tuple[int, Value, Value]:
+def _slices(
+    self: Tensor, dim: int, index: Any, source: Any, what: str
+) -> tuple[int, TracedValue, TracedValue]:
     """The axis, the position of each element of the slices, this value."""
     whole = self if self._shape else self.reshape(1)
     axis = whole._axis(dim, what)
@@ -286,7 +290,7 @@ def masked_scatter(self: Tensor, mask: Any, source: Tensor) -> Tensor:
     chosen = fit_shape(chosen, shape, "masked_scatter")
     new = source._read().cast(own.dtype)
     total = prod_sint(shape)
-    before = self._wrap(chosen.reshape((total,))).cumsum(0, place_dtype(total))._read() - 1
+    before = self._wrap(chosen.reshape((total,))).cumsum(0, position_dtype(total))._read() - 1
     flat = new.reshape((prod_sint(new.shape),))
     if 0 in flat.shape or 0 in shape:
         return self._wrap(own)
@@ -361,7 +365,7 @@ def _reduction(name: str, what: str) -> str:
     return how
 
 
-def _vector(index: Any, own: Value, axis: int, what: str) -> Value:
+def _vector(index: Any, own: TracedValue, axis: int, what: str) -> TracedValue:
     """Positions on one axis as a vector, counted from the front."""
     size = own.shape[axis]
     if isinstance(index, Tensor):

@@ -8,8 +8,8 @@ from typing import Any, Literal, overload
 
 import numpy as np
 
-from ferrule.autograd import Value
-from ferrule.autograd.iota import count_to, place_dtype
+from ferrule.autograd import TracedValue
+from ferrule.autograd.iota import iota, position_dtype
 from ferrule.ir.dtype import DTypeError, dtypes
 from ferrule.ir.shape.view import ShapeError
 from ferrule.tensor.base import Tensor
@@ -79,7 +79,7 @@ def nonzero(self: Tensor, as_tuple: bool = False) -> Any:
 
 def _positions_of(self: Tensor, places: Any) -> Tensor:
     sizes = [known_size(size, "nonzero") for size in self._shape]
-    dtype = place_dtype(max(sizes, default=1))
+    dtype = position_dtype(max(sizes, default=1))
     return type(self)(places.astype(dtype.np), device=self.device)
 
 
@@ -101,8 +101,8 @@ def nonzero_static(self: Tensor, *, size: int, fill_value: int = -1) -> Tensor:
     chosen = self.detach().ne(0).flatten()
     count = known_size(chosen._shape[0], "nonzero_static")
     # The others, and those that are too many, are written nowhere.
-    row = chosen.where(chosen.cumsum(0, dtype=place_dtype(count)) - 1, size)
-    numbers = count_to(count, place_dtype(count), self.device)
+    row = chosen.where(chosen.cumsum(0, dtype=position_dtype(count)) - 1, size)
+    numbers = iota(count, position_dtype(count), self.device)
     flat = self._wrap(numbers.scatter(row._read(), 0, size))
     found = self.arange(size, device=self.device) < chosen.count_nonzero()
     sizes = [known_size(n, "nonzero_static") for n in self._shape]
@@ -169,7 +169,7 @@ def combinations(self: Tensor, r: int = 2, with_replacement: bool = False) -> Te
     return self[rows]
 
 
-def mask_value(mask: Any, what: str) -> Value:
+def mask_value(mask: Any, what: str) -> TracedValue:
     """The mask's value; raises `DTypeError` unless it holds bools."""
     if not isinstance(mask, Tensor) or mask.dtype is not dtypes.bool:
         kind = mask.dtype if isinstance(mask, Tensor) else type(mask).__name__

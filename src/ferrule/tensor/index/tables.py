@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ferrule.autograd import Entry, Gradients, Rule, Shape, Value, no_grad, record
+from ferrule.autograd import Gradients, GradNode, Rule, Shape, TracedValue, no_grad, record
 from ferrule.ir.dtype import dtypes
 from ferrule.ir.expr import sint
 from ferrule.ir.shape.view import ShapeError, prod_sint
@@ -190,7 +190,7 @@ def _row(place: int, table: Tensor) -> int:
     return place % known_size(table._shape[0], "embedding")
 
 
-def _by_frequency(rows: Value, ids: Value, size: sint) -> Value:
+def _by_frequency(rows: TracedValue, ids: TracedValue, size: sint) -> TracedValue:
     """Rows of a table, whose gradients are divided by how often each occurs."""
     places = wrapped(index_value(ids), size, "embedding", 0).reshape((prod_sint(ids.shape),))
     ones = rows.full(1, places.shape)
@@ -198,7 +198,7 @@ def _by_frequency(rows: Value, ids: Value, size: sint) -> Value:
     return record("by frequency", _BY_FREQUENCY, (rows, count), rows.node, None)
 
 
-def _reverse_by_frequency(grad: Value, entry: Entry) -> Gradients:
+def _reverse_by_frequency(grad: TracedValue, entry: GradNode) -> Gradients:
     return grad / entry.saved[0].expand(grad.shape), None
 
 

@@ -8,7 +8,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from ferrule.autograd import Entry, Gradients, Number, Rule, Value, constant, record
+from ferrule.autograd import Gradients, GradNode, Number, Rule, TracedValue, constant, record
 from ferrule.base.helpers import type_name
 from ferrule.ir.dtype import DType, DTypeError, dtypes, promote
 from ferrule.ir.expr import Expr
@@ -37,19 +37,19 @@ def weak_dtype(dtype: DType, number: object) -> DType:
 # *** what the methods compute, on values of one dtype and shape ***
 
 
-def round_down(value: Value) -> Value:
+def round_down(value: TracedValue) -> TracedValue:
     """The largest whole number that is not larger."""
     whole = value.alu(UnaryOps.TRUNC)
     return whole - (value < whole).cast(value.dtype)
 
 
-def _signs_differ(rest: Value, divisor: Value) -> Value:
+def _signs_differ(rest: TracedValue, divisor: TracedValue) -> TracedValue:
     """Where a remainder is not 0 and has not the sign of the divisor."""
     opposite = (rest < 0).alu(BinaryOps.XOR, divisor < 0)
     return rest.differs(0).alu(BinaryOps.AND, opposite)
 
 
-def floor_mod(a: Value, b: Value) -> Value:
+def floor_mod(a: TracedValue, b: TracedValue) -> TracedValue:
     """The remainder with the sign of the divisor; integers by 0 give 0."""
     if dtypes.is_float(a.dtype):
         result = _float_mod(widened(a), widened(b)).cast(a.dtype)
@@ -60,13 +60,13 @@ def floor_mod(a: Value, b: Value) -> Value:
     return rest if b.node.base_const() else b.equals(0).where(rest.full(0), rest)
 
 
-def _float_mod(a: Value, b: Value) -> Value:
+def _float_mod(a: TracedValue, b: TracedValue) -> TracedValue:
     rest = a.alu(BinaryOps.MOD, b)
     rest = _signs_differ(rest, b).where(rest + b, rest)
     return rest.equals(0).where(with_sign(rest, b), rest)
 
 
-def _reverse_float_mod(grad: Value, entry: Entry) -> Gradients:
+def _reverse_float_mod(grad: TracedValue, entry: GradNode) -> Gradients:
     a, b = entry.saved
     return grad, -(grad * round_down(a / b)) if entry.parents[1] is not None else None
 
@@ -74,7 +74,7 @@ def _reverse_float_mod(grad: Value, entry: Entry) -> Gradients:
 _FLOAT_MOD = Rule(_reverse_float_mod, inputs=(0, 1))
 
 
-def _float_floor_div(a: Value, b: Value) -> Value:
+def _float_floor_div(a: TracedValue, b: TracedValue) -> TracedValue:
     rest = a.alu(BinaryOps.MOD, b)
     quotient = (a - rest) / b - _signs_differ(rest, b).cast(a.dtype)
     whole = round_down(quotient)
@@ -83,7 +83,7 @@ def _float_floor_div(a: Value, b: Value) -> Value:
     return b.equals(0).where(a / b, whole)
 
 
-def floor_div(a: Value, b: Value) -> Value:
+def floor_div(a: TracedValue, b: TracedValue) -> TracedValue:
     """The quotient, rounded down; integers by 0 give 0."""
     if dtypes.is_float(a.dtype):
         return _float_floor_div(widened(a), widened(b)).cast(a.dtype)
@@ -96,9 +96,9 @@ def floor_div(a: Value, b: Value) -> Value:
     return quotient - inexact.cast(a.dtype)
 
 
-def integer_power(base: Value, exponent: int) -> Value:
+def integer_power(base: TracedValue, exponent: int) -> TracedValue:
     """base**exponent for a whole exponent of at least 1, by squaring."""
-    result: Value | None = None
+    result: TracedValue | None = None
     while True:
         if exponent & 1:
             result = base if result is None else result * base
@@ -109,7 +109,7 @@ def integer_power(base: Value, exponent: int) -> Value:
         base = base * base
 
 
-def _integer_powers(base: Value, exponent: Value) -> Value:
+def _integer_powers(base: TracedValue, exponent: TracedValue) -> TracedValue:
     """base**exponent for integers, bit by bit of the exponent.
 
     Where that is negative, the fraction is lost: only powers of 1 and -1 are not 0.
@@ -129,7 +129,7 @@ def _integer_powers(base: Value, exponent: Value) -> Value:
     return (exponent < 0).where(signed, result)
 
 
-def _power(base: Value, exponent: Value) -> Value:
+def _power(base: TracedValue, exponent: TracedValue) -> TracedValue:
     """base**exponent for floats or integers; bools count as int32."""
     if dtypes.is_float(base.dtype):
         return power(base, exponent)
@@ -138,7 +138,7 @@ def _power(base: Value, exponent: Value) -> Value:
     return _integer_powers(base, exponent)
 
 
-def _not_bool(value: Value, what: str, instead: str) -> None:
+def _not_bool(value: TracedValue, what: str, instead: str) -> None:
     if value.dtype is dtypes.bool:
         raise DTypeError(f"[{what}] is not defined for bool; use {instead}")
 
@@ -146,7 +146,7 @@ def _not_bool(value: Value, what: str, instead: str) -> None:
 # -- operands ------------------------------------------------------------------------------------
 
 
-def operands(self: Tensor, other: Operand, what: str) -> tuple[Value, Value]:
+def operands(self: Tensor, other: Operand, what: str) -> tuple[TracedValue, TracedValue]:
     """This tensor and another operand, brought to one dtype and shape."""
     a = self._read()
     if isinstance(other, Tensor):
@@ -176,7 +176,7 @@ def operands(self: Tensor, other: Operand, what: str) -> tuple[Value, Value]:
     return broadcast(a, b, what)
 
 
-def _weak_operands(a: Value, number: Any) -> tuple[Value, Value]:
+def _weak_operands(a: TracedValue, number: Any) -> tuple[TracedValue, TracedValue]:
     node = a.node
     dtype = weak_dtype(node.dtype, number)
     return a.cast(dtype), constant(number, dtype, node.shape, node.device)
@@ -203,13 +203,13 @@ def as_floats(self: Tensor, other: Operand | None = None) -> Tensor:
     return self if stays or dtypes.is_float(self.dtype) else self._wrap(float_value(self))
 
 
-def float_value(self: Tensor) -> Value:
+def float_value(self: Tensor) -> TracedValue:
     """The value as a float: integers and bools become the default float."""
     value = self._read()
     return value if dtypes.is_float(value.dtype) else value.cast(dtypes.default_float)
 
 
-def apply(self: Tensor, function: Callable[[Value], Value]) -> Tensor:
+def apply(self: Tensor, function: Callable[[TracedValue], TracedValue]) -> Tensor:
     """A function of floats, of each element."""
     return self._wrap(function(float_value(self)))
 
@@ -291,7 +291,7 @@ def div(self: Tensor, other: Operand, rounding_mode: str | None = None) -> Tenso
     return self._wrap(a / b)
 
 
-def divisible(self: Tensor, other: Operand, what: str) -> tuple[Value, Value]:
+def divisible(self: Tensor, other: Operand, what: str) -> tuple[TracedValue, TracedValue]:
     """This tensor and another operand, as floats of one dtype and shape."""
     a, b = operands(self, other, what)
     if not dtypes.is_float(a.dtype):

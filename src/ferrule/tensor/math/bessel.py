@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 
-from ferrule.autograd import Entry, Gradients, Value
+from ferrule.autograd import Gradients, GradNode, TracedValue
 from ferrule.ir.lazyop import UnaryOps
 from ferrule.tensor.math.special import (
     at_most,
@@ -87,75 +87,75 @@ _SCALED = (
 )
 
 
-def _near(size: Value, order: int) -> Value:
+def _near(size: TracedValue, order: int) -> TracedValue:
     """For sizes up to `_LARGE`."""
     half = size * 0.5
     total = polynomial(half * half, _SERIES[order])
     return half * total if order else total
 
 
-def _far(size: Value, order: int) -> Value:
+def _far(size: TracedValue, order: int) -> TracedValue:
     """Times e**-size, for sizes from `_LARGE` on."""
     return polynomial(16.0 / size - 1.0, _SCALED[order]) / size.alu(UnaryOps.SQRT)
 
 
-def _growing(x: Value, order: int) -> Value:
+def _growing(x: TracedValue, order: int) -> TracedValue:
     size = at_most(magnitude(x), 1000.0)
     # e**size may overflow where the product with what is small does not.
     half = exp(size * 0.5)
     return (size < _LARGE).where(_near(size, order), half * _far(size, order) * half)
 
 
-def _scaled(x: Value, order: int) -> Value:
+def _scaled(x: TracedValue, order: int) -> TracedValue:
     size = magnitude(x)
     return (size < _LARGE).where(exp(-size) * _near(size, order), _far(size, order))
 
 
-def _i0(x: Value) -> Value:
+def _i0(x: TracedValue) -> TracedValue:
     """The modified Bessel function of order 0."""
     return _growing(x, 0)
 
 
-def _i1(x: Value) -> Value:
+def _i1(x: TracedValue) -> TracedValue:
     """The modified Bessel function of order 1, an odd one."""
     return with_sign(_growing(x, 1), x)
 
 
-def _i0e(x: Value) -> Value:
+def _i0e(x: TracedValue) -> TracedValue:
     """e**-|x| * I0(x)."""
     return _scaled(x, 0)
 
 
-def _i1e(x: Value) -> Value:
+def _i1e(x: TracedValue) -> TracedValue:
     """e**-|x| * I1(x)."""
     return with_sign(_scaled(x, 1), x)
 
 
-def _sign(x: Value) -> Value:
+def _sign(x: TracedValue) -> TracedValue:
     return x.equals(0).where(x.full(0), (x > 0).where(x.full(1), -1))
 
 
-def _by(result: Value, x: Value, limit: float) -> Value:
+def _by(result: TracedValue, x: TracedValue, limit: float) -> TracedValue:
     """result / x, and its limit at 0."""
     zero = x.equals(0)
     return zero.where(x.full(limit), result / zero.where(x.full(1), x))
 
 
-def _reverse_i0(grad: Value, entry: Entry) -> Gradients:
+def _reverse_i0(grad: TracedValue, entry: GradNode) -> Gradients:
     return (grad * i1(entry.saved[0]),)
 
 
-def _reverse_i1(grad: Value, entry: Entry) -> Gradients:
+def _reverse_i1(grad: TracedValue, entry: GradNode) -> Gradients:
     x = entry.saved[0]
     return (grad * (i0(x) - _by(entry.result(), x, 0.5)),)
 
 
-def _reverse_i0e(grad: Value, entry: Entry) -> Gradients:
+def _reverse_i0e(grad: TracedValue, entry: GradNode) -> Gradients:
     x = entry.saved[0]
     return (grad * (i1e(x) - _sign(x) * entry.result()),)
 
 
-def _reverse_i1e(grad: Value, entry: Entry) -> Gradients:
+def _reverse_i1e(grad: TracedValue, entry: GradNode) -> Gradients:
     x, result = entry.saved[0], entry.result()
     return (grad * (i0e(x) - _by(result, x, 0.5) - _sign(x) * result),)
 

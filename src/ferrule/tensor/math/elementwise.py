@@ -6,7 +6,7 @@ import math
 
 import numpy as np
 
-from ferrule.autograd import Value
+from ferrule.autograd import TracedValue
 from ferrule.ir.dtype import DTypeError, dtypes, promote
 from ferrule.ir.lazyop import BinaryOps, UnaryOps
 from ferrule.tensor.base import Tensor
@@ -25,21 +25,21 @@ from ferrule.tensor.math.arithmetic import (
 )
 
 
-def less_or_equal(a: Value, b: Value) -> Value:
+def less_or_equal(a: TracedValue, b: TracedValue) -> TracedValue:
     """a <= b; false for NaN."""
     if dtypes.is_float(a.dtype):
         return (a < b).alu(BinaryOps.OR, a.equals(b))
     return (b < a).alu(UnaryOps.NEG)
 
 
-def smaller(a: Value, b: Value) -> Value:
+def smaller(a: TracedValue, b: TracedValue) -> TracedValue:
     """The smaller of two; NaN if either is. The complement reverses the order of integers."""
     if dtypes.is_float(a.dtype):
         return -(-a).maximum(-b)
     return complement(complement(a).maximum(complement(b)))
 
 
-def shifted(op: BinaryOps, value: Value, count: Value) -> Value:
+def shifted(op: BinaryOps, value: TracedValue, count: TracedValue) -> TracedValue:
     """A shift by any count: one that is negative or not below the width shifts all bits out."""
     bits = value.dtype.bits
     known = count.node.base_const()
@@ -54,7 +54,7 @@ def shifted(op: BinaryOps, value: Value, count: Value) -> Value:
     return within.where(value.alu(op, within.where(count, 0)), gone)
 
 
-def complement(value: Value) -> Value:
+def complement(value: TracedValue) -> TracedValue:
     """All bits inverted; a bool is negated."""
     if value.dtype is dtypes.bool:
         return value.alu(UnaryOps.NEG)
@@ -459,7 +459,7 @@ def choose(self: Tensor, input: Operand, other: Operand) -> Tensor:
     return self._wrap(condition.where(yes, no))
 
 
-def _branches(self: Tensor, yes: Operand, no: Operand) -> tuple[Value, Value]:
+def _branches(self: Tensor, yes: Operand, no: Operand) -> tuple[TracedValue, TracedValue]:
     """The two branches in one dtype."""
     yes = yes.item() if isinstance(yes, np.generic) else yes
     no = no.item() if isinstance(no, np.generic) else no
@@ -476,12 +476,12 @@ def _branches(self: Tensor, yes: Operand, no: Operand) -> tuple[Value, Value]:
     return _branches(self, yes, first) if isinstance(yes, WEAK) else _branches(self, first, no)
 
 
-def _unbroadcast(self: Tensor, other: Operand) -> tuple[Value, Value]:
+def _unbroadcast(self: Tensor, other: Operand) -> tuple[TracedValue, TracedValue]:
     """This tensor and another operand in one dtype, each with its own shape."""
     a = self._read()
     if isinstance(other, WEAK):
         dtype = weak_dtype(a.dtype, other)
-        return a.cast(dtype), Value(constant(other, dtype, (), a.node.device))
+        return a.cast(dtype), TracedValue(constant(other, dtype, (), a.node.device))
     b = other._read() if isinstance(other, Tensor) else from_host(other, None, self.device)
     check_devices(a, b, "where")
     dtype = promote(a.dtype, b.dtype)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 
-from ferrule.autograd import Entry, Gradients, Value
+from ferrule.autograd import Gradients, GradNode, TracedValue
 from ferrule.base.records import dataclass
 from ferrule.ir.dtype import dtypes
 from ferrule.ir.lazyop import UnaryOps
@@ -231,29 +231,29 @@ _NDTRI_TAIL = (
 )
 
 
-def _constants(x: Value) -> _Constants:
+def _constants(x: TracedValue) -> _Constants:
     return _FLOAT64 if x.dtype is dtypes.float64 else _FLOAT32
 
 
-def _erfc_positive(z: Value) -> Value:
+def _erfc_positive(z: TracedValue) -> TracedValue:
     """1 - erf(z) for z >= 0."""
     z = at_most(z, _ERFC_LIMIT)
     square = z * z
     return _tail(z, square, z.muladd(z, -square))
 
 
-def _tail(z: Value, square: Value, lost: Value) -> Value:
+def _tail(z: TracedValue, square: TracedValue, lost: TracedValue) -> TracedValue:
     """erfc(z), where z * z is `square + lost`: exp would magnify the rounding of the square."""
     return exp(-square) * (1.0 - lost) * _scaled_tail(z)
 
 
-def _scaled_tail(z: Value) -> Value:
+def _scaled_tail(z: TracedValue) -> TracedValue:
     """exp(z**2) * erfc(z) for z >= 0, not infinite."""
     t = (z - 3.0) / (z + 3.0)
     return polynomial(t, _ERFC) / (2.0 * z + 1.0)
 
 
-def _erf(x: Value) -> Value:
+def _erf(x: TracedValue) -> TracedValue:
     """The error function."""
     size = magnitude(x)
     square = x * x
@@ -266,12 +266,12 @@ def _erf(x: Value) -> Value:
     return with_sign((size < 0.9).where(near, far), x)
 
 
-def _reverse_erf(grad: Value, entry: Entry) -> Gradients:
+def _reverse_erf(grad: TracedValue, entry: GradNode) -> Gradients:
     x = entry.saved[0]
     return (grad * (exp(-(x * x)) * (2 / math.sqrt(math.pi))),)
 
 
-def _erfc(x: Value) -> Value:
+def _erfc(x: TracedValue) -> TracedValue:
     """1 - erf(x), to full precision where it is small."""
     size = magnitude(x)
     tail = _erfc_positive(size)
@@ -280,16 +280,16 @@ def _erfc(x: Value) -> Value:
     return (square < 0.25).where(near, (x < 0).where(2.0 - tail, tail))
 
 
-def _reverse_erfc(grad: Value, entry: Entry) -> Gradients:
+def _reverse_erfc(grad: TracedValue, entry: GradNode) -> Gradients:
     (slope,) = _reverse_erf(grad, entry)
     return (None if slope is None else -slope,)
 
 
-def _ratio(x: Value, fit: tuple[tuple[float, ...], tuple[float, ...]]) -> Value:
+def _ratio(x: TracedValue, fit: tuple[tuple[float, ...], tuple[float, ...]]) -> TracedValue:
     return polynomial(x, fit[0]) / polynomial(x, fit[1])
 
 
-def _erfinv(x: Value) -> Value:
+def _erfinv(x: TracedValue) -> TracedValue:
     """The x with erf(x) the argument: infinite at -1 and 1, NaN outside."""
     size = magnitude(x)
     middle = 0.5625 - size * size
@@ -305,24 +305,24 @@ def _erfinv(x: Value) -> Value:
     return with_sign(rest.equals(0).where(rest.full(math.inf), result), x)
 
 
-def _reverse_erfinv(grad: Value, entry: Entry) -> Gradients:
+def _reverse_erfinv(grad: TracedValue, entry: GradNode) -> Gradients:
     result = entry.result()
     return (grad * (exp(result * result) * (math.sqrt(math.pi) / 2)),)
 
 
-def _logit(x: Value) -> Value:
+def _logit(x: TracedValue) -> TracedValue:
     """log(x / (1 - x)), the inverse of the sigmoid; near 1/2 through what is beyond it."""
     middle = magnitude(x - 0.5) < 0.25
     beyond = log1p((x + x - 1.0) / (1.0 - x))
     return middle.where(beyond, log(x / (1.0 - x)))
 
 
-def _reverse_logit(grad: Value, entry: Entry) -> Gradients:
+def _reverse_logit(grad: TracedValue, entry: GradNode) -> Gradients:
     x = entry.saved[0]
     return (grad / (x * (1.0 - x)),)
 
 
-def _ndtr(x: Value) -> Value:
+def _ndtr(x: TracedValue) -> TracedValue:
     """The normal distribution's probability of less than x, exact in both tails."""
     near = within(x, (-40.0, 40.0))
     square = near * near
@@ -332,7 +332,7 @@ def _ndtr(x: Value) -> Value:
     return (square < 0.25).where(middle, (x < 0).where(tail, 1.0 - tail))
 
 
-def _reverse_ndtr(grad: Value, entry: Entry) -> Gradients:
+def _reverse_ndtr(grad: TracedValue, entry: GradNode) -> Gradients:
     x = entry.saved[0]
     return (grad * (exp(x * x * -0.5) * (1 / math.sqrt(2 * math.pi))),)
 
@@ -340,7 +340,7 @@ def _reverse_ndtr(grad: Value, entry: Entry) -> Gradients:
 # *** tails of the normal distribution: scaled, their logarithm, their inverse ***
 
 
-def _erfcx(x: Value) -> Value:
+def _erfcx(x: TracedValue) -> TracedValue:
     """exp(x**2) * erfc(x)."""
     size = magnitude(x)
     endless = size.equals(math.inf)
@@ -351,22 +351,22 @@ def _erfcx(x: Value) -> Value:
     return (x < 0).where(2.0 * whole - tail, tail)
 
 
-def _reverse_erfcx(grad: Value, entry: Entry) -> Gradients:
+def _reverse_erfcx(grad: TracedValue, entry: GradNode) -> Gradients:
     slope = 2.0 * entry.saved[0] * entry.result() - 2 / math.sqrt(math.pi)
     return (grad * slope,)
 
 
-def _log_ndtr(x: Value) -> Value:
+def _log_ndtr(x: TracedValue) -> TracedValue:
     """The logarithm of the normal distribution's probability of less than x."""
     low = log(0.5 * _erfcx(at_least(x * -math.sqrt(0.5), 0.0))) - 0.5 * x * x
     return (x < -1.0).where(low, log1p(-_ndtr(-x)))
 
 
-def _reverse_log_ndtr(grad: Value, entry: Entry) -> Gradients:
+def _reverse_log_ndtr(grad: TracedValue, entry: GradNode) -> Gradients:
     return (grad * math.sqrt(2 / math.pi) / erfcx(entry.saved[0] * -math.sqrt(0.5)),)
 
 
-def _ndtri(p: Value) -> Value:
+def _ndtri(p: TracedValue) -> TracedValue:
     """The x of which a normal number is less with probability p; NaN outside [0, 1]."""
     beyond = (p - 0.5) * 2.0
     near = beyond * math.sqrt(2) * _ratio(0.5625 - beyond * beyond, _ERFINV)
@@ -377,12 +377,12 @@ def _ndtri(p: Value) -> Value:
     return (magnitude(beyond) < 0.75).where(near, (p < 0.5).where(-tail, tail))
 
 
-def _reverse_ndtri(grad: Value, entry: Entry) -> Gradients:
+def _reverse_ndtri(grad: TracedValue, entry: GradNode) -> Gradients:
     result = entry.result()
     return (grad * (exp(result * result * 0.5) * math.sqrt(2 * math.pi)),)
 
 
-def _gelu(x: Value) -> Value:
+def _gelu(x: TracedValue) -> TracedValue:
     """x times the normal distribution's probability of less than x, exact in both tails."""
     limit = _constants(x).tail_limit
     near = within(x, (-limit, limit))
@@ -390,7 +390,7 @@ def _gelu(x: Value) -> Value:
     return (x < 0).where(product, x - product)
 
 
-def _normal_tail(x: Value) -> Value:
+def _normal_tail(x: TracedValue) -> TracedValue:
     """A normal number's probability of more than the size of x, which is within the limit.
 
     It is exp(-x**2 / 2) * polynomial(t) / (size + pivot). What rounding takes from the square is
@@ -407,7 +407,7 @@ def _normal_tail(x: Value) -> Value:
     return fit * share * (power * scale)
 
 
-def _reverse_gelu(grad: Value, entry: Entry) -> Gradients:
+def _reverse_gelu(grad: TracedValue, entry: GradNode) -> Gradients:
     x = entry.saved[0]
     density = exp(x * x * -0.5) * (1 / math.sqrt(2 * math.pi))
     below = (erf(x * math.sqrt(0.5)) + 1.0) * 0.5
@@ -418,7 +418,7 @@ _GELU = (2 * math.sqrt(2 / math.pi), 2 * math.sqrt(2 / math.pi) * 0.044715)
 _GELU_POWER = (-2.3022081981443248, -0.1029432395800235)  # -log2(e) times these
 
 
-def _gelu_tanh(x: Value) -> Value:
+def _gelu_tanh(x: TracedValue) -> TracedValue:
     """x * (1 + tanh(u)) / 2, u = sqrt(2/pi) * (x + 0.044715 x**3), as x / (1 + exp(-2u))."""
     x = at_least(x, -_constants(x).gelu_tanh_limit)
     near = at_most(x, 8.0)  # where the power is nothing beside 1
@@ -426,7 +426,7 @@ def _gelu_tanh(x: Value) -> Value:
     return x / double.muladd(scale, 1.0)
 
 
-def _reverse_gelu_tanh(grad: Value, entry: Entry) -> Gradients:
+def _reverse_gelu_tanh(grad: TracedValue, entry: GradNode) -> Gradients:
     x = within(entry.saved[0], (-40.0, 40.0))
     square = x * x
     gate = sigmoid(x * polynomial(square, _GELU))

@@ -9,7 +9,7 @@ import builtins
 import math
 from collections.abc import Callable
 
-from ferrule.autograd import Entry, GradientError, Gradients, Rule, Value, record
+from ferrule.autograd import GradientError, Gradients, GradNode, Rule, TracedValue, record
 from ferrule.ir.dtype import DTypeError, dtypes
 from ferrule.ir.lazyop import UnaryOps
 from ferrule.tensor.base import Tensor
@@ -20,7 +20,7 @@ from ferrule.tensor.math.arithmetic import apply, float_value, round_down
 from ferrule.tensor.math.special import magnitude, widened, with_sign
 
 
-def round_half_even(value: Value) -> Value:
+def round_half_even(value: TracedValue) -> TracedValue:
     """The nearest whole number, of two the even one.
 
     Where a size is added to a number whose last digit is 1, its fraction is lost to rounding.
@@ -32,7 +32,7 @@ def round_half_even(value: Value) -> Value:
     return with_sign(rounded, wide).cast(value.dtype)
 
 
-def _sign(value: Value) -> Value:
+def _sign(value: TracedValue) -> TracedValue:
     """-1, 0 or 1; NaN stays."""
     sign = (value > 0).cast(value.dtype)
     if not dtypes.is_unsigned(value.dtype):
@@ -40,7 +40,7 @@ def _sign(value: Value) -> Value:
     return value.differs(value).where(value, sign) if dtypes.is_float(value.dtype) else sign
 
 
-def _reverse_abs(grad: Value, entry: Entry) -> Gradients:
+def _reverse_abs(grad: TracedValue, entry: GradNode) -> Gradients:
     return (grad * _sign(entry.saved[0]),)
 
 
@@ -382,7 +382,7 @@ def sign(self: Tensor) -> Tensor:
     return self.clone() if value.dtype is dtypes.bool else self._wrap(_sign(value.detach()))
 
 
-def _rounded(self: Tensor, function: Callable[[Value], Value]) -> Tensor:
+def _rounded(self: Tensor, function: Callable[[TracedValue], TracedValue]) -> Tensor:
     value = self._read()
     return self._wrap(function(value.detach()) if dtypes.is_float(value.dtype) else value)
 

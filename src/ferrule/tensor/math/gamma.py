@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 
-from ferrule.autograd import Entry, GradientError, Gradients, Rule, Value, record
+from ferrule.autograd import GradientError, Gradients, GradNode, Rule, TracedValue, record
 from ferrule.ir.lazyop import UnaryOps
 from ferrule.tensor.math.power import power
 from ferrule.tensor.math.special import (
@@ -88,11 +88,11 @@ _BERNOULLI = (  # B2, B4, B6, ...
 _LARGE = 10.0  # Stirling's series is exact enough from here
 
 
-def _ratio(x: Value, fit: Fit) -> Value:
+def _ratio(x: TracedValue, fit: Fit) -> TracedValue:
     return polynomial(x, fit[0]) / polynomial(x, fit[1])
 
 
-def _fraction(x: Value) -> Value:
+def _fraction(x: TracedValue) -> TracedValue:
     """x less the nearest whole number, exactly, so that it has the sine and tangent of pi * x."""
     rest = x - x.alu(UnaryOps.TRUNC)
     size = magnitude(rest)
@@ -113,12 +113,14 @@ _SINE = (
 )
 
 
-def _sine(x: Value) -> Value:
+def _sine(x: TracedValue) -> TracedValue:
     """sin(pi * x), for |x| <= 1/2."""
     return x * polynomial(x * x, _SINE)
 
 
-def _ratio_or_inverse(near: Value, fit: Fit, x: Value, other: Value) -> Value:
+def _ratio_or_inverse(
+    near: TracedValue, fit: Fit, x: TracedValue, other: TracedValue
+) -> TracedValue:
     """The fit's ratio at x where `near`, else 1 / other: a division is as long as ten products."""
     over, under = (polynomial(x, part) for part in fit)
     return near.where(over, 1.0) / near.where(under, other)
@@ -129,7 +131,7 @@ def _ratio_or_inverse(near: Value, fit: Fit, x: Value, other: Value) -> Value:
 _LGAMMA_SERIES = tuple(b / (2 * k * (2 * k - 1)) for k, b in enumerate(_BERNOULLI[:8], 1))
 
 
-def _lgamma_positive(x: Value) -> Value:
+def _lgamma_positive(x: TracedValue) -> TracedValue:
     """For x >= 0: Stirling's series, or by the x in [0.75, 3] that differs by a whole number."""
     moderate = x < _LARGE
     small = x < 0.75
@@ -147,7 +149,7 @@ def _lgamma_positive(x: Value) -> Value:
     return moderate.where(near, (x < math.inf).where(far, x))
 
 
-def _lgamma(x: Value) -> Value:
+def _lgamma(x: TracedValue) -> TracedValue:
     """log(abs(gamma(x))): infinite at 0, -1, -2, ..."""
     size = magnitude(x)
     positive = _lgamma_positive(size)
@@ -160,7 +162,7 @@ def _lgamma(x: Value) -> Value:
     return (x < 0).where(reflected, positive)
 
 
-def _reverse_lgamma(grad: Value, entry: Entry) -> Gradients:
+def _reverse_lgamma(grad: TracedValue, entry: GradNode) -> Gradients:
     return (grad * digamma(entry.saved[0]),)
 
 
@@ -169,7 +171,7 @@ def _reverse_lgamma(grad: Value, entry: Entry) -> Gradients:
 _DIGAMMA_SERIES = tuple(-b / (2 * k) for k, b in enumerate(_BERNOULLI[:9], 1))
 
 
-def _digamma_positive(x: Value) -> Value:
+def _digamma_positive(x: TracedValue) -> TracedValue:
     """The logarithmic derivative of gamma, for x > 0."""
     inverse = x.alu(UnaryOps.RECIP)
     square = inverse * inverse
@@ -186,13 +188,13 @@ def _digamma_positive(x: Value) -> Value:
     return (x < _LARGE).where(moderate, large)
 
 
-def _cotangent(x: Value) -> Value:
+def _cotangent(x: TracedValue) -> TracedValue:
     """1 / tan(pi * x)."""
     rest = _fraction(x)
     return _sine(0.5 - magnitude(rest)) / _sine(rest)
 
 
-def _digamma(x: Value) -> Value:
+def _digamma(x: TracedValue) -> TracedValue:
     """The logarithmic derivative of gamma: infinite at 0, NaN at -1, -2, ..."""
     negative = x < 0
     positive = _digamma_positive(negative.where(1.0 - x, x))
@@ -202,7 +204,7 @@ def _digamma(x: Value) -> Value:
     return x.equals(0).where(with_sign(x.full(math.inf), -x), result)
 
 
-def _reverse_digamma(grad: Value, entry: Entry) -> Gradients:
+def _reverse_digamma(grad: TracedValue, entry: GradNode) -> Gradients:
     return (grad * polygamma(1, entry.saved[0]),)
 
 
@@ -213,7 +215,7 @@ lgamma = function_of_one("lgamma", _lgamma, _reverse_lgamma, inputs=(0,), within
 # *** polygamma ***
 
 
-def _whole_power(x: Value, exponent: int) -> Value:
+def _whole_power(x: TracedValue, exponent: int) -> TracedValue:
     half = _whole_power(x, exponent // 2) if exponent > 1 else x.full(1)
     return half * half * x if exponent % 2 else half * half
 
@@ -227,7 +229,7 @@ def _zeta_tail(n: int) -> tuple[float, ...]:
     return tuple(tail)
 
 
-def _polygamma_positive(n: int, x: Value) -> Value:
+def _polygamma_positive(n: int, x: TracedValue) -> TracedValue:
     """The size of the n-th derivative of digamma, n! * sum of (x + i)**-(n + 1), for x >= 0."""
     terms = 10 + n
     total = x.full(0)
@@ -250,7 +252,7 @@ def _cotangent_derivative(n: int) -> tuple[float, ...]:
     return tuple(terms)
 
 
-def _polygamma(n: int, x: Value) -> Value:
+def _polygamma(n: int, x: TracedValue) -> TracedValue:
     negative = x < 0
     positive = _polygamma_positive(n, negative.where(1.0 - x, x))
     sign = -1.0 if n % 2 == 0 else 1.0
@@ -259,7 +261,7 @@ def _polygamma(n: int, x: Value) -> Value:
     return negative.where(-positive - slope, positive * sign)
 
 
-def _reverse_polygamma(grad: Value, entry: Entry) -> Gradients:
+def _reverse_polygamma(grad: TracedValue, entry: GradNode) -> Gradients:
     return (grad * polygamma(entry.arg + 1, entry.saved[0]),)
 
 
@@ -269,7 +271,7 @@ _POLYGAMMA = Rule(_reverse_polygamma, inputs=(0,))
 _MAX_DERIVATIVES = 170  # of digamma: n! is more than any float64 beyond
 
 
-def polygamma(n: int, x: Value) -> Value:
+def polygamma(n: int, x: TracedValue) -> TracedValue:
     """The n-th derivative of digamma, n from 0 on."""
     if not 0 <= n <= _MAX_DERIVATIVES:
         raise ValueError(
@@ -287,7 +289,7 @@ def polygamma(n: int, x: Value) -> Value:
 _TERMS = 10  # of the sum, before Euler and Maclaurin's rest of it
 
 
-def _zeta(x: Value, q: Value) -> Value:
+def _zeta(x: TracedValue, q: TracedValue) -> TracedValue:
     """The sum of (q + k)**-x over k = 0, 1, 2, ..., for q > 0."""
     total = x.full(0)
     for k in range(_TERMS):
@@ -306,7 +308,7 @@ def _zeta(x: Value, q: Value) -> Value:
     return (q > 0).where(result, x.equals(x).where(pole, x))
 
 
-def _reverse_zeta(grad: Value, entry: Entry) -> Gradients:
+def _reverse_zeta(grad: TracedValue, entry: GradNode) -> Gradients:
     if entry.parents[0] is not None:
         raise GradientError(
             "[zeta] has no gradient by its exponent, only by q; use x.detach() for the exponent"
@@ -318,7 +320,7 @@ def _reverse_zeta(grad: Value, entry: Entry) -> Gradients:
 _ZETA = Rule(_reverse_zeta, inputs=(0, 1))
 
 
-def zeta(x: Value, q: Value) -> Value:
+def zeta(x: TracedValue, q: TracedValue) -> TracedValue:
     """Hurwitz' zeta function, for floats of one type and shape."""
     result = _zeta(doubled(x), doubled(q)).cast(x.dtype)
     return record("zeta", _ZETA, (x, q), result.node, None)
@@ -327,7 +329,7 @@ def zeta(x: Value, q: Value) -> Value:
 # *** sinc ***
 
 
-def _sinc(x: Value) -> Value:
+def _sinc(x: TracedValue) -> TracedValue:
     """sin(pi * x) / (pi * x), and 1 at 0."""
     rest = _fraction(x)
     turns = (x - rest) * 0.5
@@ -344,7 +346,7 @@ _SINC_SLOPE = tuple(
 )
 
 
-def _reverse_sinc(grad: Value, entry: Entry) -> Gradients:
+def _reverse_sinc(grad: TracedValue, entry: GradNode) -> Gradients:
     x = entry.saved[0]
     near = x.absolute() < 0.5
     angle = x * math.pi

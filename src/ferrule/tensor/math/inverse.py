@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 
-from ferrule.autograd import Entry, Gradients, Rule, Value, record
+from ferrule.autograd import Gradients, GradNode, Rule, TracedValue, record
 from ferrule.base.records import dataclass
 from ferrule.ir.dtype import dtypes
 from ferrule.ir.lazyop import BinaryOps, UnaryOps
@@ -77,14 +77,14 @@ _FLOAT64 = _Constants(
 )
 
 
-def _constants(x: Value) -> _Constants:
+def _constants(x: TracedValue) -> _Constants:
     return _FLOAT64 if x.dtype is dtypes.float64 else _FLOAT32
 
 
 # *** asin and acos ***
 
 
-def _arc(size: Value) -> tuple[Value, Value, Value]:
+def _arc(size: TracedValue) -> tuple[TracedValue, TracedValue, TracedValue]:
     """Three values: True where a size is below 1/2, `root`, and asin(root) - root.
 
     `root` is the size itself below 1/2. Above it is sqrt((1 - size) / 2), whose arc is half of the
@@ -101,7 +101,7 @@ def _arc(size: Value) -> tuple[Value, Value, Value]:
     return near, root, near.where(rest, rest + lost)
 
 
-def _asin(x: Value) -> Value:
+def _asin(x: TracedValue) -> TracedValue:
     """The arc whose sine is x: NaN outside [-1, 1]."""
     near, root, rest = _arc(magnitude(x))
     half_pi, half_pi_rest = _constants(x).half_pi
@@ -109,7 +109,7 @@ def _asin(x: Value) -> Value:
     return with_sign(near.where(root + rest, far), x)
 
 
-def _acos(x: Value) -> Value:
+def _acos(x: TracedValue) -> TracedValue:
     """The arc whose cosine is x: NaN outside [-1, 1]."""
     near, root, rest = _arc(magnitude(x))
     half_pi, half_pi_rest = _constants(x).half_pi
@@ -121,7 +121,7 @@ def _acos(x: Value) -> Value:
     return near.where(middle, far + far)
 
 
-def _slope_of_arc(x: Value) -> Value:
+def _slope_of_arc(x: TracedValue) -> TracedValue:
     """1 / sqrt(1 - x**2)."""
     return ((1.0 - x) * (x + 1.0)).alu(UnaryOps.SQRT).alu(UnaryOps.RECIP)
 
@@ -137,7 +137,7 @@ acos = function_of_one(
 # *** atan and atan2 ***
 
 
-def _angle(up: Value, right: Value) -> Value:
+def _angle(up: TracedValue, right: TracedValue) -> TracedValue:
     """The angle in [0, pi/2] of a direction, neither part negative, not both infinite.
 
     The distance of the angle to the nearest of 0, pi/4 and pi/2 has a tangent of at most tan(pi/8).
@@ -157,12 +157,12 @@ def _angle(up: Value, right: Value) -> Value:
     return (turn * high) + (tangent + rest)
 
 
-def _atan(x: Value) -> Value:
+def _atan(x: TracedValue) -> TracedValue:
     """The angle in [-pi/2, pi/2] whose tangent is x."""
     return with_sign(_angle(magnitude(x), x.full(1)), x)
 
 
-def _reverse_atan(grad: Value, entry: Entry) -> Gradients:
+def _reverse_atan(grad: TracedValue, entry: GradNode) -> Gradients:
     x = entry.saved[0]
     return (grad / x.muladd(x, 1.0),)
 
@@ -170,7 +170,7 @@ def _reverse_atan(grad: Value, entry: Entry) -> Gradients:
 atan = function_of_one("atan", _atan, _reverse_atan, inputs=(0,))
 
 
-def _atan2(y: Value, x: Value) -> Value:
+def _atan2(y: TracedValue, x: TracedValue) -> TracedValue:
     """The angle of the point (x, y), with C's rules for zeros and infinities."""
     known = _constants(x)
     up, right = magnitude(y), magnitude(x)
@@ -184,7 +184,7 @@ def _atan2(y: Value, x: Value) -> Value:
     return with_sign(sign_bits(x).differs(0).where(left, angle), y)
 
 
-def _reverse_atan2(grad: Value, entry: Entry) -> Gradients:
+def _reverse_atan2(grad: TracedValue, entry: GradNode) -> Gradients:
     y, x = entry.saved
     length = hypot(y, x)
     origin = length.equals(0)
@@ -196,7 +196,7 @@ def _reverse_atan2(grad: Value, entry: Entry) -> Gradients:
 _ATAN2 = Rule(_reverse_atan2, inputs=(0, 1))
 
 
-def atan2(y: Value, x: Value) -> Value:
+def atan2(y: TracedValue, x: TracedValue) -> TracedValue:
     """The angle of the point (x, y), for floats of one type and shape."""
     result = _atan2(widened(y), widened(x)).cast(y.dtype)
     return record("atan2", _ATAN2, (y, x), result.node, None)
@@ -207,7 +207,7 @@ def atan2(y: Value, x: Value) -> Value:
 _LARGE = 2.0**30  # where x**2 + 1 is x**2 in float64
 
 
-def _asinh(x: Value) -> Value:
+def _asinh(x: TracedValue) -> TracedValue:
     """The inverse of sinh."""
     size = magnitude(x)
     square = size * size
@@ -215,7 +215,7 @@ def _asinh(x: Value) -> Value:
     return with_sign((size < _LARGE).where(near, log(size) + math.log(2)), x)
 
 
-def _acosh(x: Value) -> Value:
+def _acosh(x: TracedValue) -> TracedValue:
     """The inverse of cosh: NaN below 1."""
     above = x - 1.0
     near = log1p(above + above.muladd(above, 2.0 * above).alu(UnaryOps.SQRT))
@@ -223,7 +223,7 @@ def _acosh(x: Value) -> Value:
     return (x < 1.0).where(x.full(math.nan), result)
 
 
-def _atanh(x: Value) -> Value:
+def _atanh(x: TracedValue) -> TracedValue:
     """The inverse of tanh: infinite at -1 and 1, NaN outside."""
     size = magnitude(x)
     double = size + size
@@ -232,17 +232,17 @@ def _atanh(x: Value) -> Value:
     return with_sign(0.5 * log1p(rest), x)
 
 
-def _reverse_asinh(grad: Value, entry: Entry) -> Gradients:
+def _reverse_asinh(grad: TracedValue, entry: GradNode) -> Gradients:
     x = entry.saved[0]
     return (grad / hypot(x, x.full(1)),)
 
 
-def _reverse_acosh(grad: Value, entry: Entry) -> Gradients:
+def _reverse_acosh(grad: TracedValue, entry: GradNode) -> Gradients:
     x = entry.saved[0]
     return (grad / ((x - 1.0).alu(UnaryOps.SQRT) * (x + 1.0).alu(UnaryOps.SQRT)),)
 
 
-def _reverse_atanh(grad: Value, entry: Entry) -> Gradients:
+def _reverse_atanh(grad: TracedValue, entry: GradNode) -> Gradients:
     x = entry.saved[0]
     return (grad / ((1.0 - x) * (x + 1.0)),)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import Final
 
-from ferrule.autograd import Entry, Gradients, Rule, Value, record
+from ferrule.autograd import Gradients, GradNode, Rule, TracedValue, record
 from ferrule.ir.dtype import dtypes
 from ferrule.ir.lazyop import BinaryOps, UnaryOps
 from ferrule.tensor.math.special import (
@@ -22,7 +22,7 @@ from ferrule.tensor.math.special import (
 # *** floats ***
 
 
-def _reverse_copysign(grad: Value, entry: Entry) -> Gradients:
+def _reverse_copysign(grad: TracedValue, entry: GradNode) -> Gradients:
     size, sign = entry.saved
     one = size.full(1)
     factor = with_sign(one, size) * with_sign(one, sign)
@@ -32,12 +32,12 @@ def _reverse_copysign(grad: Value, entry: Entry) -> Gradients:
 _COPYSIGN = Rule(_reverse_copysign, inputs=(0, 1))
 
 
-def copysign(size: Value, sign: Value) -> Value:
+def copysign(size: TracedValue, sign: TracedValue) -> TracedValue:
     """The size of one float with the sign of another; the gradient at 0 is 0."""
     return record("copysign", _COPYSIGN, (size, sign), with_sign(size, sign).node, None)
 
 
-def _hypot(a: Value, b: Value) -> Value:
+def _hypot(a: TracedValue, b: TracedValue) -> TracedValue:
     """sqrt(a**2 + b**2) in float64, scaled so that no square is lost."""
     a, b = magnitude(a), magnitude(b)
     larger = a.maximum(b)
@@ -51,7 +51,7 @@ def _hypot(a: Value, b: Value) -> Value:
     return infinite.where(a.full(math.inf), length)
 
 
-def _reverse_hypot(grad: Value, entry: Entry) -> Gradients:
+def _reverse_hypot(grad: TracedValue, entry: GradNode) -> Gradients:
     a, b = entry.saved
     length = entry.result()
     share = length.equals(0).where(grad.full(0), grad / length)
@@ -61,18 +61,18 @@ def _reverse_hypot(grad: Value, entry: Entry) -> Gradients:
 _HYPOT = Rule(_reverse_hypot, inputs=(0, 1), output=True)
 
 
-def hypot(a: Value, b: Value) -> Value:
+def hypot(a: TracedValue, b: TracedValue) -> TracedValue:
     """sqrt(a**2 + b**2), which is finite wherever the result is; infinite if either is."""
     result = _hypot(doubled(a), doubled(b)).cast(a.dtype)
     return record("hypot", _HYPOT, (a, b), result.node, None)
 
 
-def _logaddexp(a: Value, b: Value) -> Value:
+def _logaddexp(a: TracedValue, b: TracedValue) -> TracedValue:
     distance = a.equals(b).where(a.full(0), magnitude(a - b))
     return a.maximum(b) + log1p(exp(-distance))
 
 
-def _reverse_logaddexp(grad: Value, entry: Entry) -> Gradients:
+def _reverse_logaddexp(grad: TracedValue, entry: GradNode) -> Gradients:
     total = entry.result()
     return tuple(
         grad * part.equals(total).where(part.full(1), exp(part - total)) for part in entry.saved
@@ -82,13 +82,13 @@ def _reverse_logaddexp(grad: Value, entry: Entry) -> Gradients:
 _LOGADDEXP = Rule(_reverse_logaddexp, inputs=(0, 1), output=True)
 
 
-def logaddexp(a: Value, b: Value) -> Value:
+def logaddexp(a: TracedValue, b: TracedValue) -> TracedValue:
     """log(exp(a) + exp(b)), without overflow."""
     result = _logaddexp(doubled(a), doubled(b)).cast(a.dtype)
     return record("logaddexp", _LOGADDEXP, (a, b), result.node, None)
 
 
-def _reverse_xlogy(grad: Value, entry: Entry) -> Gradients:
+def _reverse_xlogy(grad: TracedValue, entry: GradNode) -> Gradients:
     x, y = entry.saved
     nothing = x.equals(0).alu(BinaryOps.AND, (y > 0).alu(UnaryOps.NEG))
     return nothing.where(grad.full(0), grad * log(y)), grad * x / y
@@ -97,7 +97,7 @@ def _reverse_xlogy(grad: Value, entry: Entry) -> Gradients:
 _XLOGY = Rule(_reverse_xlogy, inputs=(0, 1))
 
 
-def xlogy(x: Value, y: Value) -> Value:
+def xlogy(x: TracedValue, y: TracedValue) -> TracedValue:
     """x * log(y), and 0 where x is 0, unless y is NaN."""
     a, b = doubled(x), doubled(y)
     product = a * log(b)
@@ -106,7 +106,7 @@ def xlogy(x: Value, y: Value) -> Value:
     return record("xlogy", _XLOGY, (x, y), result.node, None)
 
 
-def _reverse_xlog1py(grad: Value, entry: Entry) -> Gradients:
+def _reverse_xlog1py(grad: TracedValue, entry: GradNode) -> Gradients:
     x, y = entry.saved
     nothing = x.equals(0).alu(BinaryOps.AND, (y > -1.0).alu(UnaryOps.NEG))
     return nothing.where(grad.full(0), grad * log1p(y)), grad * x / (y + 1.0)
@@ -115,7 +115,7 @@ def _reverse_xlog1py(grad: Value, entry: Entry) -> Gradients:
 _XLOG1PY = Rule(_reverse_xlog1py, inputs=(0, 1))
 
 
-def xlog1py(x: Value, y: Value) -> Value:
+def xlog1py(x: TracedValue, y: TracedValue) -> TracedValue:
     """x * log(1 + y), and 0 where x is 0, unless y is NaN."""
     a, b = doubled(x), doubled(y)
     product = a * log1p(b)
@@ -124,7 +124,7 @@ def xlog1py(x: Value, y: Value) -> Value:
     return record("xlog1py", _XLOG1PY, (x, y), result.node, None)
 
 
-def ldexp(x: Value, exponent: Value) -> Value:
+def ldexp(x: TracedValue, exponent: TracedValue) -> TracedValue:
     """x * 2**exponent, in two factors, so that neither overflows before the product does."""
     wide = x.cast(dtypes.float64)
     power = at_most(at_least(exponent.cast(dtypes.float64), -4400.0), 4400.0)
@@ -134,7 +134,7 @@ def ldexp(x: Value, exponent: Value) -> Value:
     return (wide * factor * factor * factor * rest).cast(x.dtype)
 
 
-def exponent_of(x: Value) -> Value:
+def exponent_of(x: TracedValue) -> TracedValue:
     """The e with 0.5 <= |x| / 2**e < 1 as int32; 0 for 0, infinities and NaN."""
     wide = magnitude(doubled(x))
     tiny = wide < 2.0**-1022
@@ -148,7 +148,7 @@ def exponent_of(x: Value) -> Value:
 _PATTERNS: Final = {2: dtypes.int16, 4: dtypes.int32, 8: dtypes.int64}
 
 
-def _nextafter(x: Value, towards: Value) -> Value:
+def _nextafter(x: TracedValue, towards: TracedValue) -> TracedValue:
     """As bits, one more or one less."""
     pattern = _PATTERNS[x.dtype.itemsize]
     bits = x.bitcast(pattern)
@@ -160,7 +160,7 @@ def _nextafter(x: Value, towards: Value) -> Value:
     return x.equals(x).alu(BinaryOps.AND, towards.equals(towards)).where(result, x + towards)
 
 
-def _reverse_nextafter(grad: Value, entry: Entry) -> Gradients:
+def _reverse_nextafter(grad: TracedValue, entry: GradNode) -> Gradients:
     x, towards = entry.saved
     return x.equals(towards).where(grad.full(0), grad), None
 
@@ -168,7 +168,7 @@ def _reverse_nextafter(grad: Value, entry: Entry) -> Gradients:
 _NEXTAFTER = Rule(_reverse_nextafter, inputs=(0, 1))
 
 
-def nextafter(x: Value, towards: Value) -> Value:
+def nextafter(x: TracedValue, towards: TracedValue) -> TracedValue:
     """The float next to `x` on the way to another, which has no part in the gradient."""
     result = _nextafter(x.detach(), towards.detach())
     return record("nextafter", _NEXTAFTER, (x, towards), result.node, None)
@@ -177,12 +177,12 @@ def nextafter(x: Value, towards: Value) -> Value:
 # *** integers ***
 
 
-def _size_of(x: Value) -> Value:
+def _size_of(x: TracedValue) -> TracedValue:
     """The absolute values of integers; the least integer wraps to itself."""
     return x if dtypes.is_unsigned(x.dtype) else (x < 0).where(-x, x)
 
 
-def gcd(a: Value, b: Value) -> Value:
+def gcd(a: TracedValue, b: TracedValue) -> TracedValue:
     """The greatest common divisor of two integers, by Euclid's algorithm.
 
     A remainder by 0 is the dividend, so at the end one of the two is 0 and the other the result,
@@ -194,6 +194,6 @@ def gcd(a: Value, b: Value) -> Value:
     return _size_of(a.alu(BinaryOps.OR, b))
 
 
-def lcm(a: Value, b: Value) -> Value:
+def lcm(a: TracedValue, b: TracedValue) -> TracedValue:
     """The least common multiple of two integers; 0 if either is 0."""
     return _size_of(a.alu(BinaryOps.DIV, gcd(a, b)) * b)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 
-from ferrule.autograd import Entry, Gradients, Rule, Value, record
+from ferrule.autograd import Gradients, GradNode, Rule, TracedValue, record
 from ferrule.ir.dtype import dtypes
 from ferrule.ir.lazyop import BinaryOps, UnaryOps
 from ferrule.tensor.math.special import (
@@ -66,19 +66,19 @@ _EXP2 = (
 )
 
 
-def _product(a: Value, b: Value | float) -> tuple[Value, Value]:
+def _product(a: TracedValue, b: TracedValue | float) -> tuple[TracedValue, TracedValue]:
     """A product, rounded, and its rounding error."""
     rounded = a * b
     return rounded, a.muladd(b, -rounded)
 
 
-def _sum(large: Value, small: Value) -> tuple[Value, Value]:
+def _sum(large: TracedValue, small: TracedValue) -> tuple[TracedValue, TracedValue]:
     """The sum of a number and one that is not larger, rounded, and its rounding error."""
     rounded = large + small
     return rounded, small - (rounded - large)
 
 
-def _log2_of_fraction(m: Value) -> tuple[Value, Value]:
+def _log2_of_fraction(m: TracedValue) -> tuple[TracedValue, TracedValue]:
     """log2(m) of a float64 m from sqrt(1/2) to sqrt(2), to some 70 bits, as the sum of two.
 
     It is 2 * atanh(s) / log(2) with s = (m - 1) / (m + 1); what is lost of s, of its square and of
@@ -102,7 +102,7 @@ def _log2_of_fraction(m: Value) -> tuple[Value, Value]:
     return result, lost
 
 
-def _log2(size: Value) -> tuple[Value, Value]:
+def _log2(size: TracedValue) -> tuple[TracedValue, TracedValue]:
     """log2 of a float64 that is not negative, as the sum of two."""
     subnormal = size < _LEAST_NORMAL
     bits = subnormal.where(size * 2.0**54, size).bitcast(dtypes.int64)
@@ -115,13 +115,13 @@ def _log2(size: Value) -> tuple[Value, Value]:
     return size.equals(0).where(size.full(-math.inf), total), lost + low
 
 
-def _two_to(whole: Value) -> Value:
+def _two_to(whole: TracedValue) -> TracedValue:
     """2**n for a whole float64 n, which is made of bits: from -1022 to 1023."""
     bits = (whole + (_ROUNDER + _BIAS)).bitcast(dtypes.uint64)
     return bits.alu(BinaryOps.SHL, bits.full(52)).bitcast(dtypes.float64)
 
 
-def _power_of_size(size: Value, exponent: Value) -> Value:
+def _power_of_size(size: TracedValue, exponent: TracedValue) -> TracedValue:
     """size**exponent in float64, for a size that is not negative.
 
     Nothing is rounded to float64 before the last sum, so that a power which is a float64 is exact.
@@ -144,7 +144,7 @@ def _power_of_size(size: Value, exponent: Value) -> Value:
     return power * _two_to(half) * _two_to(whole - half)
 
 
-def _log2_of_narrow(size: Value) -> Value:
+def _log2_of_narrow(size: TracedValue) -> TracedValue:
     """log2, to 41 bits, of a float64 from a narrower type, which has no subnormal numbers."""
     bits = size.bitcast(dtypes.uint64)
     biased = bits + ((_BIAS << 52) - _ROOT_HALF_BITS)
@@ -159,14 +159,14 @@ def _log2_of_narrow(size: Value) -> Value:
     return size.equals(0).where(size.full(-math.inf), value)
 
 
-def _narrow_power_of_size(size: Value, exponent: Value) -> Value:
+def _narrow_power_of_size(size: TracedValue, exponent: TracedValue) -> TracedValue:
     """size**exponent in float32, through float64, where it neither overflows nor underflows."""
     product = doubled(exponent) * _log2_of_narrow(doubled(size))
     power, scale = power_of_two(within(product, (-300.0, 300.0)), 1.0, fit=_EXP2)
     return (power * scale).cast(size.dtype)
 
 
-def _power(base: Value, exponent: Value) -> Value:
+def _power(base: TracedValue, exponent: TracedValue) -> TracedValue:
     """base**exponent, with C's rules for zeros, infinities and negative bases."""
     of_size = _power_of_size if base.dtype is dtypes.float64 else _narrow_power_of_size
     power = of_size(magnitude(base), exponent)
@@ -177,7 +177,7 @@ def _power(base: Value, exponent: Value) -> Value:
     return one.alu(BinaryOps.OR, minus_one).where(base.full(1), power)
 
 
-def _signed_power(base: Value, power: Value, exponent: Value) -> Value:
+def _signed_power(base: TracedValue, power: TracedValue, exponent: TracedValue) -> TracedValue:
     """The power of a negative base, from that of its size: NaN unless the exponent is whole."""
     whole = exponent.equals(exponent.alu(UnaryOps.TRUNC))
     halved = exponent * 0.5
@@ -189,7 +189,7 @@ def _signed_power(base: Value, power: Value, exponent: Value) -> Value:
     return defined.where(signed, power.full(math.nan))
 
 
-def _reverse_power(grad: Value, entry: Entry) -> Gradients:
+def _reverse_power(grad: TracedValue, entry: GradNode) -> Gradients:
     base, exponent = entry.saved
     to_base = to_exponent = None
     if entry.parents[0] is not None:
@@ -208,7 +208,7 @@ def _reverse_power(grad: Value, entry: Entry) -> Gradients:
     return to_base, to_exponent
 
 
-def _cbrt(x: Value) -> Value:
+def _cbrt(x: TracedValue) -> TracedValue:
     """The cube root: a power, and one of Newton's steps for what 1 / 3 was rounded by."""
     size = magnitude(x)
     usual = (size > 0).alu(BinaryOps.AND, size < math.inf)
@@ -221,7 +221,7 @@ def _cbrt(x: Value) -> Value:
     return with_sign(usual.where(tiny.where(root * 2.0**-100, root), size), x)
 
 
-def _reverse_cbrt(grad: Value, entry: Entry) -> Gradients:
+def _reverse_cbrt(grad: TracedValue, entry: GradNode) -> Gradients:
     root = entry.result()
     return (grad / (root * root * 3.0),)
 
@@ -231,7 +231,7 @@ cbrt = function_of_one("cbrt", _cbrt, _reverse_cbrt, output=True, within=doubled
 _POWER = Rule(_reverse_power, inputs=(0, 1), output=True)
 
 
-def power(base: Value, exponent: Value) -> Value:
+def power(base: TracedValue, exponent: TracedValue) -> TracedValue:
     """base**exponent for floats of one type and shape."""
     result = _power(widened(base), widened(exponent)).cast(base.dtype)
     return record("power", _POWER, (base, exponent), result.node, None)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 
-from ferrule.autograd import Value
+from ferrule.autograd import TracedValue
 from ferrule.ir.dtype import DTypeError, dtypes
 from ferrule.tensor.base import Tensor
 from ferrule.tensor.keywords import method
@@ -24,7 +24,10 @@ from ferrule.tensor.math.arithmetic import (
 
 
 def pair(
-    self: Tensor, function: Callable[[Value, Value], Value], other: Operand, what: str
+    self: Tensor,
+    function: Callable[[TracedValue, TracedValue], TracedValue],
+    other: Operand,
+    what: str,
 ) -> Tensor:
     """A function of this tensor and another, both as floats of one dtype and shape."""
     return self._wrap(function(*divisible(self, other, what)))
@@ -416,7 +419,7 @@ def lcm(self: Tensor, other: Operand) -> Tensor:
     return self._wrap(pairs.lcm(*_integers(self, other, "lcm")))
 
 
-def _integers(self: Tensor, other: Operand, what: str) -> tuple[Value, Value]:
+def _integers(self: Tensor, other: Operand, what: str) -> tuple[TracedValue, TracedValue]:
     a, b = operands(self, other, what)
     if not dtypes.is_int(a.dtype):
         raise DTypeError(f"[{what}] is defined for integers, not {a.dtype}; cast it first")

@@ -11,24 +11,24 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 
-from ferrule.autograd import Entry, Gradients, Number, Rule, Value, record
+from ferrule.autograd import Gradients, GradNode, Number, Rule, TracedValue, record
 from ferrule.base.records import dataclass
 from ferrule.ir.dtype import dtypes
 from ferrule.ir.fits import EXP2_FLOAT32, EXP2_FLOAT64
 from ferrule.ir.lazyop import BinaryOps, UnaryOps
 from ferrule.tensor.steps import applied
 
-Function = Callable[[Value], Value]
-Product = tuple[Value, Value]
+Function = Callable[[TracedValue], TracedValue]
+Product = tuple[TracedValue, TracedValue]
 _NARROW = (dtypes.float16, dtypes.bfloat16, dtypes.float8_e4m3, dtypes.float8_e5m2)
 
 
-def widened(x: Value) -> Value:
+def widened(x: TracedValue) -> TracedValue:
     """The value outside the tape, in a type that the forward parts are written for."""
     return x.detach().cast(dtypes.float32) if x.dtype in _NARROW else x.detach()
 
 
-def doubled(x: Value) -> Value:
+def doubled(x: TracedValue) -> TracedValue:
     """The value outside the tape as float64, for functions whose float32 forms would be long."""
     return x.detach().cast(dtypes.float64)
 
@@ -36,7 +36,7 @@ def doubled(x: Value) -> Value:
 def function_of_one(
     name: str,
     forward: Function,
-    reverse: Callable[[Value, Entry], Gradients],
+    reverse: Callable[[TracedValue, GradNode], Gradients],
     inputs: tuple[int, ...] = (),
     output: bool = False,
     within: Function = widened,
@@ -44,10 +44,10 @@ def function_of_one(
     """`forward` as one entry of the tape with the rule `reverse`, computed in a wider type."""
     rule = Rule(reverse, inputs, output)
 
-    def computed(x: Value) -> Value:
+    def computed(x: TracedValue) -> TracedValue:
         return forward(within(x)).cast(x.dtype)
 
-    def function(x: Value) -> Value:
+    def function(x: TracedValue) -> TracedValue:
         return record(name, rule, (x,), applied(computed, x.node), None)
 
     function.__name__ = name
@@ -142,17 +142,17 @@ _FLOAT64 = _Constants(
 )
 
 
-def constants(x: Value) -> _Constants:
+def constants(x: TracedValue) -> _Constants:
     """The constants in the precision of a value."""
     return _FLOAT64 if x.dtype is dtypes.float64 else _FLOAT32
 
 
-def log2_e(x: Value) -> tuple[float, float]:
+def log2_e(x: TracedValue) -> tuple[float, float]:
     """log2(e) as the sum of two numbers of the type."""
     return constants(x).log2_e
 
 
-def polynomial(x: Value, coefficients: Sequence[float]) -> Value:
+def polynomial(x: TracedValue, coefficients: Sequence[float]) -> TracedValue:
     """The polynomial with these coefficients, the constant one first."""
     result = x.full(coefficients[-1])
     for coefficient in reversed(coefficients[:-1]):
@@ -160,7 +160,7 @@ def polynomial(x: Value, coefficients: Sequence[float]) -> Value:
     return result
 
 
-def polynomial_in_halves(x: Value, coefficients: Sequence[float]) -> Value:
+def polynomial_in_halves(x: TracedValue, coefficients: Sequence[float]) -> TracedValue:
     """The polynomial as even and odd powers: one operation more, but a chain of half the length.
 
     It pays if there are so many coefficients that a processor would wait for the chain.
@@ -170,19 +170,19 @@ def polynomial_in_halves(x: Value, coefficients: Sequence[float]) -> Value:
     return polynomial(square, coefficients[1::2]).muladd(x, even)
 
 
-def at_least(x: Value, low: Number) -> Value:
+def at_least(x: TracedValue, low: Number) -> TracedValue:
     """`x`, or `low` where it is smaller; NaN stays."""
     bound = x.full(low)
     return (x < bound).where(bound, x)
 
 
-def at_most(x: Value, high: Number) -> Value:
+def at_most(x: TracedValue, high: Number) -> TracedValue:
     """`x`, or `high` where it is larger; NaN stays."""
     bound = x.full(high)
     return (bound < x).where(bound, x)
 
 
-def within(x: Value, limits: tuple[float, float]) -> Value:
+def within(x: TracedValue, limits: tuple[float, float]) -> TracedValue:
     """A value moved to between two numbers."""
     return at_most(at_least(x, limits[0]), limits[1])
 
@@ -191,20 +191,20 @@ _LAYOUT = {dtypes.float32: (23, 127), dtypes.float64: (52, 1023)}  # mantissa's 
 _BITS = {1: dtypes.uint8, 2: dtypes.uint16, 4: dtypes.uint32, 8: dtypes.uint64}
 
 
-def sign_bits(x: Value) -> Value:
+def sign_bits(x: TracedValue) -> TracedValue:
     """The sign of each float where it is in memory, all other bits 0, as an unsigned integer."""
     bits = x.detach().bitcast(_BITS[x.dtype.itemsize])
     return bits.alu(BinaryOps.AND, bits.full(1 << (x.dtype.bits - 1)))
 
 
-def magnitude(x: Value) -> Value:
+def magnitude(x: TracedValue) -> TracedValue:
     """Each float without its sign, outside the tape."""
     bits = x.detach().bitcast(_BITS[x.dtype.itemsize])
     size = bits.alu(BinaryOps.AND, bits.full((1 << (x.dtype.bits - 1)) - 1))
     return size.bitcast(x.dtype)
 
 
-def with_sign(size: Value, sign: Value) -> Value:
+def with_sign(size: TracedValue, sign: TracedValue) -> TracedValue:
     """Floats with the sign of others, zeros and NaN included."""
     positive = magnitude(size).bitcast(_BITS[size.dtype.itemsize])
     return positive.alu(BinaryOps.OR, sign_bits(sign)).bitcast(size.dtype)
@@ -213,15 +213,15 @@ def with_sign(size: Value, sign: Value) -> Value:
 # *** exponentials and logarithms ***
 
 
-def _exp(x: Value) -> Value:
+def _exp(x: TracedValue) -> TracedValue:
     """e**x. Devices take exp2 of a product with log2(e) as one: its rounding would be magnified."""
     return (x * (1 / math.log(2))).alu(UnaryOps.EXP2)
 
 
 def power_of_two(
-    x: Value,
-    factor: Value | Number,
-    *rest: tuple[Value, Number],
+    x: TracedValue,
+    factor: TracedValue | Number,
+    *rest: tuple[TracedValue, Number],
     lift: int = 0,
     fit: Sequence[float] | None = None,
 ) -> Product:
@@ -243,19 +243,19 @@ def power_of_two(
     return polynomial(fraction, [c * 2.0**-lift for c in fit or constants(x).exp2]), scale
 
 
-def _expm1(x: Value) -> Value:
+def _expm1(x: TracedValue) -> TracedValue:
     """e**x - 1, without cancellation near 0."""
     square = x * x
     near = square.muladd(polynomial(x, constants(x).expm1), x)
     return with_sign((square < 0.25).where(near, _exp(x) - 1.0), x)
 
 
-def _log(x: Value) -> Value:
+def _log(x: TracedValue) -> TracedValue:
     """The natural logarithm. Devices take log2 times log(2) as one, as they do with exp2."""
     return x.alu(UnaryOps.LOG2) * math.log(2)
 
 
-def _log1p(x: Value) -> Value:
+def _log1p(x: TracedValue) -> TracedValue:
     """ln(1 + x): the part of x that 1 + x lost is added to first order."""
     total = x + 1.0
     lost = (x - (total - 1.0)) / total
@@ -276,25 +276,25 @@ log1p = function_of_one(
 # *** trigonometric and hyperbolic functions ***
 
 
-def _reverse_sin(grad: Value, entry: Entry) -> Gradients:
+def _reverse_sin(grad: TracedValue, entry: GradNode) -> Gradients:
     return (grad * cos(entry.saved[0]),)
 
 
-def _reverse_cos(grad: Value, entry: Entry) -> Gradients:
+def _reverse_cos(grad: TracedValue, entry: GradNode) -> Gradients:
     return (-(grad * sin(entry.saved[0])),)
 
 
-def _tan(x: Value) -> Value:
+def _tan(x: TracedValue) -> TracedValue:
     """The tangent."""
     return x.alu(UnaryOps.SIN) / x.alu(UnaryOps.COS)
 
 
-def _reverse_tan(grad: Value, entry: Entry) -> Gradients:
+def _reverse_tan(grad: TracedValue, entry: GradNode) -> Gradients:
     result = entry.result()
     return (grad * (result * result + 1.0),)
 
 
-def _tanh(x: Value) -> Value:
+def _tanh(x: TracedValue) -> TracedValue:
     """The hyperbolic tangent: 1 - 2 / (e**2x + 1), or a polynomial of small x."""
     size = magnitude(x)
     square = size * size
@@ -304,18 +304,18 @@ def _tanh(x: Value) -> Value:
     return with_sign((size < constants(x).tanh_near).where(near, far), x)
 
 
-def _reverse_tanh(grad: Value, entry: Entry) -> Gradients:
+def _reverse_tanh(grad: TracedValue, entry: GradNode) -> Gradients:
     result = entry.result()
     return (grad * (1.0 - result * result),)
 
 
-def _half_exp(x: Value) -> Value:
+def _half_exp(x: TracedValue) -> TracedValue:
     """e**x / 2, which overflows only where it is too large itself."""
     power = _exp(x - constants(x).near_log_2)
     return power.muladd(constants(x).half_of_its_exp, power)
 
 
-def _sinh(x: Value) -> Value:
+def _sinh(x: TracedValue) -> TracedValue:
     """The hyperbolic sine."""
     size = magnitude(x)
     square = size * size
@@ -324,17 +324,17 @@ def _sinh(x: Value) -> Value:
     return with_sign((size < 1.0).where(near, half - 0.25 / half), x)
 
 
-def _cosh(x: Value) -> Value:
+def _cosh(x: TracedValue) -> TracedValue:
     """The hyperbolic cosine."""
     half = _half_exp(magnitude(x))
     return half + 0.25 / half
 
 
-def _reverse_sinh(grad: Value, entry: Entry) -> Gradients:
+def _reverse_sinh(grad: TracedValue, entry: GradNode) -> Gradients:
     return (grad * cosh(entry.saved[0]),)
 
 
-def _reverse_cosh(grad: Value, entry: Entry) -> Gradients:
+def _reverse_cosh(grad: TracedValue, entry: GradNode) -> Gradients:
     return (grad * sinh(entry.saved[0]),)
 
 
@@ -349,21 +349,21 @@ cosh = function_of_one("cosh", _cosh, _reverse_cosh, inputs=(0,))
 # *** sigmoids ***
 
 
-def _relu(x: Value) -> Value:
+def _relu(x: TracedValue) -> TracedValue:
     """x where it is positive, else 0."""
     return x.maximum(0)
 
 
-def _reverse_relu(grad: Value, entry: Entry) -> Gradients:
+def _reverse_relu(grad: TracedValue, entry: GradNode) -> Gradients:
     return ((entry.result() > 0).where(grad, 0),)
 
 
-def _sigmoid(x: Value) -> Value:
+def _sigmoid(x: TracedValue) -> TracedValue:
     """1 / (1 + e**-x): 0 where the power overflows, which is where no normal number is as small."""
     return _one_and_power(at_least(x, -constants(x).exp_overflow)).alu(UnaryOps.RECIP)
 
 
-def _one_and_power(x: Value) -> Value:
+def _one_and_power(x: TracedValue) -> TracedValue:
     """1 + e**-x, for an x not below where the power overflows."""
     high, low = log2_e(x)
     x = at_most(x, 80.0)  # where the power is nothing beside 1
@@ -371,42 +371,42 @@ def _one_and_power(x: Value) -> Value:
     return double.muladd(scale, 1.0)
 
 
-def _reverse_sigmoid(grad: Value, entry: Entry) -> Gradients:
+def _reverse_sigmoid(grad: TracedValue, entry: GradNode) -> Gradients:
     result = entry.result()
     return (grad * (result * (1.0 - result)),)
 
 
-def _softplus(x: Value) -> Value:
+def _softplus(x: TracedValue) -> TracedValue:
     """ln(1 + e**x)."""
     return x.maximum(0.0) + _log1p(_exp(-x.absolute()))
 
 
-def _silu(x: Value) -> Value:
+def _silu(x: TracedValue) -> TracedValue:
     """x * sigmoid(x); the sigmoid is 0 at the bound."""
     x = at_least(x, -constants(x).exp_overflow)
     return x / _one_and_power(x)
 
 
-def _reverse_silu(grad: Value, entry: Entry) -> Gradients:
+def _reverse_silu(grad: TracedValue, entry: GradNode) -> Gradients:
     x = at_least(entry.saved[0], -800.0)
     gate = sigmoid(x)
     return (grad * (gate + x * gate * (1.0 - gate)),)
 
 
-def _mish(x: Value) -> Value:
+def _mish(x: TracedValue) -> TracedValue:
     """x * tanh(softplus(x)): with n = (1 + e**x)**2 the tangent is (n - 1) / (n + 1)."""
     power = exp(at_most(x, 40.0))
     rest = power * (power + 2.0)
     return at_least(x, -800.0) * (rest / (rest + 2.0))
 
 
-def _reverse_mish(grad: Value, entry: Entry) -> Gradients:
+def _reverse_mish(grad: TracedValue, entry: GradNode) -> Gradients:
     x = at_least(entry.saved[0], -800.0)
     gate = tanh(softplus(x))
     return (grad * (gate + x * sigmoid(x) * (1.0 - gate * gate)),)
 
 
-def _tanhshrink(x: Value) -> Value:
+def _tanhshrink(x: TracedValue) -> TracedValue:
     """x - tanh(x), which are nearly equal for small x."""
     size = magnitude(x)
     square = size * size
@@ -414,7 +414,7 @@ def _tanhshrink(x: Value) -> Value:
     return with_sign((size < 0.6).where(near, size - tanh(size)), x)
 
 
-def _reverse_tanhshrink(grad: Value, entry: Entry) -> Gradients:
+def _reverse_tanhshrink(grad: TracedValue, entry: GradNode) -> Gradients:
     slope = tanh(entry.saved[0])
     return (grad * slope * slope,)
 

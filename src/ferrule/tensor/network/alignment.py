@@ -14,8 +14,8 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from ferrule.autograd import Value
-from ferrule.autograd.iota import count_to
+from ferrule.autograd import TracedValue
+from ferrule.autograd.iota import iota
 from ferrule.ir.dtype import dtypes
 from ferrule.ir.lazyop import BinaryOps
 from ferrule.ir.shape.view import ShapeError
@@ -83,7 +83,7 @@ def ctc_loss(
     return reduced(result, reduction, "ctc_loss")
 
 
-def _lengths(self: Tensor, given: Sequence[int] | int | Tensor, batch: int) -> Value:
+def _lengths(self: Tensor, given: Sequence[int] | int | Tensor, batch: int) -> TracedValue:
     """One length for each sequence of the batch."""
     if not isinstance(given, Tensor):
         numbers = [given] * batch if isinstance(given, int) else list(given)
@@ -100,10 +100,10 @@ def _lengths(self: Tensor, given: Sequence[int] | int | Tensor, batch: int) -> V
 def _labels(
     self: Tensor,
     targets: Tensor,
-    lengths: Value,
+    lengths: TracedValue,
     given: Sequence[int] | int | Tensor,
     batch: int,
-) -> Value:
+) -> TracedValue:
     """The labels as (batch, labels), from either form."""
     value = index_value(targets._read())
     if len(value.shape) == 2 and value.shape[0] == batch:
@@ -119,14 +119,14 @@ def _labels(
     longest = total if isinstance(given, Tensor | int) else max(given, default=0)
     before = self._wrap(lengths).cumsum(0, lengths.dtype)._read() - lengths
     shape = (batch, longest)
-    place = count_to(longest, dtypes.int32, self.device).reshape((1, longest)).expand(shape)
+    place = iota(longest, dtypes.int32, self.device).reshape((1, longest)).expand(shape)
     index = before.reshape((batch, 1)).expand(shape) + place
     return value.gather(index.reshape((batch * longest,)), 0).reshape(shape)
 
 
 def _log_probability(
-    scores: Value, labels: Value, inputs: Value, lengths: Value, blank: int
-) -> Value:
+    scores: TracedValue, labels: TracedValue, inputs: TracedValue, lengths: TracedValue, blank: int
+) -> TracedValue:
     """The log-probability of each sequence: (batch,) from scores (time, batch, classes)."""
     time, batch, _ = scores.shape
     count = known_size(labels.shape[1], "ctc_loss")
@@ -134,13 +134,13 @@ def _log_probability(
     device = scores.node.device
     wanted, skips = _states(labels, blank)
     index = wanted.reshape((1, batch, states)).expand((time, batch, states))
-    step = count_to(time, dtypes.int32, device).reshape((time, 1, 1)).expand(index.shape)
+    step = iota(time, dtypes.int32, device).reshape((time, 1, 1)).expand(index.shape)
     is_over = less_or_equal(inputs.reshape((1, batch, 1)).expand(index.shape), step)
     emitted = scores.gather(index, 2)
     emitted = (emitted > _UNREACHED_SCORE).where(emitted, _UNREACHED_SCORE)
     # No logarithm of a probability is infinitely large: that marks steps after the end.
     emitted = is_over.where(emitted.full(math.inf), emitted).contiguous()
-    state = count_to(states, dtypes.int32, device).reshape((1, states)).expand((batch, states))
+    state = iota(states, dtypes.int32, device).reshape((1, states)).expand((batch, states))
     sums = state.equals(0).where(scores.full(0.0, state.shape), _UNREACHED_SCORE).contiguous()
     for piece in _steps(emitted):
         sums = _moved(sums, piece, skips).contiguous()
@@ -149,7 +149,7 @@ def _log_probability(
     return rowwise.logsumexp(ends.where(sums, _UNREACHED_SCORE), (1,)).reshape((batch,))
 
 
-def _states(labels: Value, blank: int) -> tuple[Value, Value]:
+def _states(labels: TracedValue, blank: int) -> tuple[TracedValue, TracedValue]:
     """Labels with blanks around them, and the states that the one before the last may skip to."""
     batch, count = labels.shape
     assert isinstance(count, int)
@@ -163,12 +163,12 @@ def _states(labels: Value, blank: int) -> tuple[Value, Value]:
     before = wanted.pad(((0, 0), (2, 0))).shrink(((0, batch), (0, states)))
     skips = is_label.alu(BinaryOps.AND, wanted.differs(before))
     # The first label has none before it.
-    second = count_to(states, dtypes.int32, labels.node.device) > 1
+    second = iota(states, dtypes.int32, labels.node.device) > 1
     second = second.reshape((1, states)).expand(skips.shape)
     return wanted, skips.alu(BinaryOps.AND, second).contiguous()
 
 
-def _steps(value: Value) -> list[Value]:
+def _steps(value: TracedValue) -> list[TracedValue]:
     """The elements of axis 0 one by one, each in memory of its own."""
     length = value.shape[0]
     assert isinstance(length, int)
@@ -181,13 +181,13 @@ def _steps(value: Value) -> list[Value]:
     return _steps(front) + _steps(back)
 
 
-def _moved(sums: Value, emitted: Value, skips: Value) -> Value:
+def _moved(sums: TracedValue, emitted: TracedValue, skips: TracedValue) -> TracedValue:
     """The forward sums after one more step; a sequence ends where its emission is infinite."""
     batch, states = sums.shape
     wide = (batch, states, 3)  # from two states before, from one, from the state itself
     inside = sums.full(1).cast(dtypes.bool).pad(((0, 0), (2, 0)))
     sources = inside.where(sums.pad(((0, 0), (2, 0))), _UNREACHED_SCORE).window(1, 3)
-    is_skip = count_to(3, dtypes.int32, sums.node.device).equals(0).reshape((1, 1, 3)).expand(wide)
+    is_skip = iota(3, dtypes.int32, sums.node.device).equals(0).reshape((1, 1, 3)).expand(wide)
     open_ = is_skip.where(skips.reshape((batch, states, 1)).expand(wide), is_skip.full(True))
     total = rowwise.logsumexp(open_.where(sources, _UNREACHED_SCORE), (2,)).reshape((batch, states))
     return emitted.equals(math.inf).where(sums, total + emitted)

@@ -19,7 +19,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 
-from ferrule.autograd import Entry, Gradients, Rule, Value, record
+from ferrule.autograd import Gradients, GradNode, Rule, TracedValue, record
 from ferrule.fusion.forms import wants_one_number_a_row
 from ferrule.ir.dtype import DType, dtypes
 from ferrule.ir.lazy import LazyBuffer
@@ -30,8 +30,13 @@ from ferrule.tensor.reduce.rowwise import accumulating, softmax
 
 
 def attention(
-    query: Value, key: Value, value: Value, mask: Value | None, scale: float, causal: bool
-) -> Value:
+    query: TracedValue,
+    key: TracedValue,
+    value: TracedValue,
+    mask: TracedValue | None,
+    scale: float,
+    causal: bool,
+) -> TracedValue:
     """softmax(query @ key.T * scale + mask) @ value, for (…, positions, depth) of one dtype.
 
     The leading axes are equal, and a mask has the shape of the scores. One of bools keeps what is
@@ -46,17 +51,17 @@ def attention(
     return record("attention", rule, sources, result.node, (scale, causal))
 
 
-def attention_scores(query: Value, key: Value, scale: float) -> Value:
+def attention_scores(query: TracedValue, key: TracedValue, scale: float) -> TracedValue:
     """query @ key.T * scale, in float32 for narrower floats."""
     return wide_product(query, transposed(key)) * scale
 
 
 def attention_weights(
-    scores: Value,
-    mask: Value | None,
+    scores: TracedValue,
+    mask: TracedValue | None,
     causal: bool,
-    normalised: Callable[[Value, tuple[int, ...]], Value] = softmax,
-) -> Value:
+    normalised: Callable[[TracedValue, tuple[int, ...]], TracedValue] = softmax,
+) -> TracedValue:
     """The softmax along the last axis; a row that is masked entirely is 0."""
     last = (len(scores.shape) - 1,)
     if causal:
@@ -75,7 +80,7 @@ def attention_weights(
     return mask.where(normalised(low, last), 0.0)
 
 
-def _softmax_by_one_number(x: Value, axes: tuple[int, ...]) -> Value:
+def _softmax_by_one_number(x: TracedValue, axes: tuple[int, ...]) -> TracedValue:
     """The softmax as e**(x - y), where y is the logarithm of the sum of the powers."""
     largest = x.detach().reduce(ReduceOps.MAX, axes)
     total = exp(x - largest.expand(x.shape)).sum(axes)
@@ -83,7 +88,7 @@ def _softmax_by_one_number(x: Value, axes: tuple[int, ...]) -> Value:
     return exp(x - y.expand(x.shape))
 
 
-def _reverse(grad: Value, entry: Entry) -> Gradients:
+def _reverse(grad: TracedValue, entry: GradNode) -> Gradients:
     """The gradients of query, key, value and, if it is added, of the mask."""
     query, key, value, *masks = entry.saved
     mask = masks[0] if masks else None
@@ -103,7 +108,9 @@ def _reverse(grad: Value, entry: Entry) -> Gradients:
     )
 
 
-def _scores_again(query: Value, key: Value, scale: float) -> tuple[Value, Value]:
+def _scores_again(
+    query: TracedValue, key: TracedValue, scale: float
+) -> tuple[TracedValue, TracedValue]:
     """The scores, and the scaled query. As nodes of their own: those of the forward pass are not
     held until now.
     """
@@ -115,7 +122,7 @@ def _scores_again(query: Value, key: Value, scale: float) -> tuple[Value, Value]
     return scores.reshape(scores.shape[1:]), scaled
 
 
-def _sums_of_products(a: Value, b: Value) -> Value:
+def _sums_of_products(a: TracedValue, b: TracedValue) -> TracedValue:
     """The sums of products along the last axis, in memory."""
     if accumulating(a) is a:
         return (a * b).sum((len(a.shape) - 1,)).contiguous()
@@ -125,7 +132,7 @@ def _sums_of_products(a: Value, b: Value) -> Value:
     return total.reshape(total.shape[1:])
 
 
-def _with_new_axis(x: Value) -> Value:
+def _with_new_axis(x: TracedValue) -> TracedValue:
     """The value with one more axis, so that nodes made of it are others than without."""
     return x.reshape((1, *x.shape))
 
@@ -140,12 +147,12 @@ def _largest(dtype: DType) -> float:
     return math.ldexp(2.0 - math.ldexp(1.0, -dtype.mantissa_bits), exponent)
 
 
-def _lower_triangle(rows: int, columns: int, device: str) -> Value:
+def _lower_triangle(rows: int, columns: int, device: str) -> TracedValue:
     """Where the column is not above the row, as a condition on indices: nothing is read for it.
 
     Row i is a window, last element first, over as many zeros as there are columns but one, and
     ones after them.
     """
-    ones = Value(LazyBuffer.const(True, dtypes.bool, (rows,), device))
+    ones = TracedValue(LazyBuffer.const(True, dtypes.bool, (rows,), device))
     steps = ones.pad(((columns - 1, 0),))
     return steps.window(0, columns).stride((1, -1))

@@ -10,15 +10,15 @@ from __future__ import annotations
 
 from typing import Protocol, final
 
-from ferrule.autograd import Entry, Gradients, Rule, Value, is_recording, record
-from ferrule.autograd.iota import count_to
+from ferrule.autograd import Gradients, GradNode, Rule, TracedValue, is_recording, record
+from ferrule.autograd.iota import iota
 from ferrule.ir.dtype import dtypes
 from ferrule.ir.lazy import LazyBuffer
 from ferrule.tensor.math.special import widened
 from ferrule.tensor.reduce import rowwise
 
 
-def chosen(x: Value, labels: Value, axis: int) -> Value:
+def chosen(x: TracedValue, labels: TracedValue, axis: int) -> TracedValue:
     """The element of each row along an axis that its label says, 0 if it is no class.
 
     Labels are int32 or int64, with size 1 along the axis, as the result.
@@ -29,17 +29,17 @@ def chosen(x: Value, labels: Value, axis: int) -> Value:
     return record("chosen", _CHOSEN, (x, labels), node, axis)
 
 
-def _reverse_chosen(grad: Value, entry: Entry) -> Gradients:
+def _reverse_chosen(grad: TracedValue, entry: GradNode) -> Gradients:
     (labels,) = entry.saved
     shape = entry.shapes[0]
     wide = grad.expand(shape)
     return _is_chosen(labels, entry.arg, wide).where(wide, 0), None
 
 
-def _is_chosen(labels: Value, axis: int, like: Value) -> Value:
+def _is_chosen(labels: TracedValue, axis: int, like: TracedValue) -> TracedValue:
     """Where the class is the label, for each element of a value."""
     shape = like.shape
-    numbers = count_to(shape[axis], labels.dtype, labels.node.device)
+    numbers = iota(shape[axis], labels.dtype, labels.node.device)
     along = [shape[axis] if place == axis else 1 for place in range(len(shape))]
     return labels.expand(shape).equals(numbers.reshape(tuple(along)).expand(shape))
 
@@ -50,10 +50,10 @@ class LogChances(Protocol):
     axis: int
     """The axis of the classes."""
 
-    def chosen(self, labels: Value) -> Value:
+    def chosen(self, labels: TracedValue) -> TracedValue:
         """The weights of the labels, which have size 1 along the axis; 0 for labels of no class."""
 
-    def all(self) -> Value:
+    def all(self) -> TracedValue:
         """The weights of all classes."""
 
 
@@ -63,15 +63,15 @@ class Given:
 
     __slots__ = ("_logs", "axis")
 
-    def __init__(self, logs: Value, axis: int) -> None:
+    def __init__(self, logs: TracedValue, axis: int) -> None:
         self._logs = logs
         self.axis = axis
 
-    def chosen(self, labels: Value) -> Value:
+    def chosen(self, labels: TracedValue) -> TracedValue:
         """The elements at the labels."""
         return chosen(self._logs, labels, self.axis)
 
-    def all(self) -> Value:
+    def all(self) -> TracedValue:
         """All elements."""
         return self._logs
 
@@ -82,30 +82,30 @@ class LogSoftmax:
 
     __slots__ = ("_largest", "_scores", "_total", "axis")
 
-    def __init__(self, scores: Value, axis: int) -> None:
+    def __init__(self, scores: TracedValue, axis: int) -> None:
         self._scores = scores
         self.axis = axis
         if 0 not in scores.shape:
             self._largest, self._total = _of_rows(scores, axis)
 
-    def chosen(self, labels: Value) -> Value:
+    def chosen(self, labels: TracedValue) -> TracedValue:
         """The elements at the labels, for which alone they are computed."""
         x = self._scores
         if 0 in x.shape:
             return x.sum((self.axis,))
-        picked = Value(widened(x).node.gather(labels.node, self.axis))
+        picked = TracedValue(widened(x).node.gather(labels.node, self.axis))
         node = (picked - self._largest - self._total).cast(x.dtype).node
         sources = (x, labels, self._largest, self._total)
         return record("log_softmax of labels", _OF_LABELS, sources, node, self.axis)
 
-    def all(self) -> Value:
+    def all(self) -> TracedValue:
         """All elements."""
         if 0 in self._scores.shape:
             return self._scores
         return rowwise.log_softmax_from(self._scores, self._largest, self._total, (self.axis,))
 
 
-def _of_rows(x: Value, axis: int) -> tuple[Value, Value]:
+def _of_rows(x: TracedValue, axis: int) -> tuple[TracedValue, TracedValue]:
     """The largest score of each row, and the logarithm of the sum of powers relative to it.
 
     Where a gradient may follow, one kernel stores them side by side. Their sum would not do: scores
@@ -116,7 +116,7 @@ def _of_rows(x: Value, axis: int) -> tuple[Value, Value]:
         return largest, total
     shape = largest.shape
     both = tuple([2 if place == axis else size for place, size in enumerate(shape)])
-    is_first = Value(LazyBuffer.const(True, dtypes.bool, shape, x.node.device))
+    is_first = TracedValue(LazyBuffer.const(True, dtypes.bool, shape, x.node.device))
     is_first = is_first.pad([(0, int(place == axis)) for place in range(len(shape))])
     stored = is_first.where(largest.expand(both), total.expand(both)).contiguous()
     parts = [
@@ -126,7 +126,7 @@ def _of_rows(x: Value, axis: int) -> tuple[Value, Value]:
     return stored.shrink(parts[0]), stored.shrink(parts[1])
 
 
-def _reverse_of_labels(grad: Value, entry: Entry) -> Gradients:
+def _reverse_of_labels(grad: TracedValue, entry: GradNode) -> Gradients:
     x, labels, largest, total = entry.saved
     wide, grad = rowwise.accumulating(x), rowwise.accumulating(grad).expand(x.shape)
     shares = rowwise.softmax_from(wide, largest, total, (entry.arg,))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from ferrule.autograd import Shape, Value
+from ferrule.autograd import Shape, TracedValue
 from ferrule.ir.dtype import DType, promote
 from ferrule.ir.expr import as_int
 from ferrule.ir.shape.view import ShapeError
@@ -231,7 +231,9 @@ def _transposed(
     return _conv_result(self, result, dtype, bias, count, what)
 
 
-def _conv_operands(self: Tensor, weight: Tensor, what: str) -> tuple[Value, Value, DType]:
+def _conv_operands(
+    self: Tensor, weight: Tensor, what: str
+) -> tuple[TracedValue, TracedValue, DType]:
     """The input, with a batch axis, and the filters, in the type to add up in."""
     value, filters = self._read(), weight._read()
     rank = len(filters.shape)
@@ -249,7 +251,7 @@ def _conv_operands(self: Tensor, weight: Tensor, what: str) -> tuple[Value, Valu
 
 
 def _conv_result(
-    self: Tensor, result: Value, dtype: DType, bias: Tensor | None, count: int, what: str
+    self: Tensor, result: TracedValue, dtype: DType, bias: Tensor | None, count: int, what: str
 ) -> Tensor:
     """With the bias of each channel, and without the batch axis if the input had none."""
     tensor = self._wrap(result.cast(dtype))
@@ -309,7 +311,7 @@ def _conv_paddings(
     return [(total // 2, total - total // 2) for total in totals]
 
 
-def _correlated(windows: Value, filters: Value, groups: int) -> Value:
+def _correlated(windows: TracedValue, filters: TracedValue, groups: int) -> TracedValue:
     """Windows (batch, channels, *positions, *kernel) times filters (out, channels, *kernel)."""
     count = len(filters.shape) - 2
     batch, channels = windows.shape[:2]
@@ -327,7 +329,7 @@ def _correlated(windows: Value, filters: Value, groups: int) -> Value:
     return total.reshape((batch, out, *positions))
 
 
-def _spread_filters(value: Value, filters: Value, groups: int) -> Value:
+def _spread_filters(value: TracedValue, filters: TracedValue, groups: int) -> TracedValue:
     """Each input element times all filters, as (batch, out, *positions, *kernel)."""
     count = len(filters.shape) - 2
     batch, channels, *positions = value.shape

@@ -8,7 +8,7 @@ from numbers import Real
 
 import numpy as np
 
-from ferrule.autograd import Entry, Gradients, Rule, Value, record
+from ferrule.autograd import Gradients, GradNode, Rule, TracedValue, record
 from ferrule.ir.dtype import DTypeError, dtypes
 from ferrule.ir.expr import sint
 from ferrule.ir.lazyop import BinaryOps
@@ -195,7 +195,7 @@ def _class_loss(
 
 def _label_values(
     self: Tensor, target: Tensor, axis: int, ignore_index: int, what: str
-) -> tuple[Value, Tensor, Tensor]:
+) -> tuple[TracedValue, Tensor, Tensor]:
     """Class indices, of size 1 along the classes' axis, which are a class, and which count."""
     shape = self._shape[:axis] + self._shape[axis + 1 :]
     if target._shape != shape:
@@ -217,7 +217,7 @@ def _label_values(
 
 def class_weights(
     self: Tensor, weight: Tensor, shape: tuple[sint, ...], axis: int, what: str
-) -> Value:
+) -> TracedValue:
     """One factor for each class, in this tensor's dtype, for each element of a shape."""
     classes = shape[axis]
     if weight._shape != (classes,):
@@ -481,7 +481,7 @@ def _weighted(self: Tensor, weight: Tensor | None, reduction: str, what: str) ->
     return reduced(losses, reduction, what)
 
 
-def _surprise(chance: Value, target: Value) -> Value:
+def _surprise(chance: TracedValue, target: TracedValue) -> TracedValue:
     """-(target * log(chance) + (1 - target) * log(1 - chance)), of one float dtype and shape."""
     x, y = widened(chance), widened(target)
     own, other = at_least(log(x), -100), at_least(log(1 - x), -100)
@@ -489,7 +489,7 @@ def _surprise(chance: Value, target: Value) -> Value:
     return record("binary_cross_entropy", _SURPRISE, (chance, target), losses.node, None)
 
 
-def _reverse_surprise(grad: Value, entry: Entry) -> Gradients:
+def _reverse_surprise(grad: TracedValue, entry: GradNode) -> Gradients:
     x, y = (rowwise.accumulating(part) for part in entry.saved)
     wide = rowwise.accumulating(grad)
     slope = (x - y) / at_least(x * (1 - x), 1e-12)

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from ferrule.autograd import Value
-from ferrule.autograd.iota import count_to
+from ferrule.autograd import TracedValue
+from ferrule.autograd.iota import iota
 from ferrule.ir.dtype import dtypes
 from ferrule.ir.shape.view import ShapeError
 from ferrule.tensor.base import Tensor
@@ -239,7 +239,9 @@ def multi_margin_loss(
     """
     what = "multi_margin_loss"
     scores, labels = _scores_of(self, target, False, what)
-    chosen = self._wrap(Value(is_class(labels, known_size(scores._shape[1], what), what).node))
+    chosen = self._wrap(
+        TracedValue(is_class(labels, known_size(scores._shape[1], what), what).node)
+    )
     right = chosen.where(scores, 0).sum(1, keepdim=True)
     losses = (scores - right + margin).clamp(min=0)
     losses = losses if p == 1 else losses.pow(p)
@@ -271,7 +273,7 @@ def multilabel_margin_loss(self: Tensor, target: Tensor, reduction: str = "mean"
     counts = self._wrap((places < 0).cast(dtypes.int32)).cumsum(1, dtypes.int32)._read()
     listed = counts.equals(0)
     wide = (batch, classes, classes)  # a right class, then any
-    number = count_to(classes, places.dtype, self.device).reshape((1, 1, classes)).expand(wide)
+    number = iota(classes, places.dtype, self.device).reshape((1, 1, classes)).expand(wide)
     at = in_range(listed.where(places, -1), known_size(classes, what), what, 1, -1)
     is_it = at.reshape((batch, classes, 1)).expand(wide).equals(number)
     is_right = largest(is_it, (1,)).expand(wide)

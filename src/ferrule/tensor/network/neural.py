@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from ferrule.autograd import Value, trains
+from ferrule.autograd import TracedValue, trains
 from ferrule.ir.dtype import dtypes, promote
 from ferrule.ir.expr import sint
 from ferrule.ir.shape.view import ShapeError
@@ -278,7 +278,9 @@ def sequential(self: Tensor, layers: Sequence[Callable[[Any], Any]]) -> Any:
 _SELU_LIMIT = -1.0507009873554805 * 1.6732632423543772
 
 
-def _attended(given: Sequence[Value], what: str) -> tuple[Value, Value, Value]:
+def _attended(
+    given: Sequence[TracedValue], what: str
+) -> tuple[TracedValue, TracedValue, TracedValue]:
     """Query, key and value of one dtype, with equal leading axes; raises `ShapeError`."""
     query, key, value = given
     if any(len(x.shape) < 2 for x in given):

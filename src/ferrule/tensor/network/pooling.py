@@ -6,8 +6,8 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias
 
-from ferrule.autograd import Entry, Gradients, Rule, Value, record
-from ferrule.autograd.iota import count_to
+from ferrule.autograd import Gradients, GradNode, Rule, TracedValue, record
+from ferrule.autograd.iota import iota
 from ferrule.ir.dtype import dtypes
 from ferrule.ir.expr import sint
 from ferrule.ir.shape.view import ShapeError
@@ -22,7 +22,7 @@ from ferrule.tensor.reduce.reductions import dropped, largest
 from ferrule.tensor.reduce.rowwise import rounded_mean
 from ferrule.tensor.shaping.joining import extended
 
-Combine: TypeAlias = Callable[[Value, Sequence[int]], Value]
+Combine: TypeAlias = Callable[[TracedValue, Sequence[int]], TracedValue]
 
 
 # -- maxima --------------------------------------------------------------------------------------
@@ -126,12 +126,12 @@ def max_places(self: Tensor, pool: Pool, what: str) -> Tensor:
 def counted_down(self: Tensor, spatial: Sequence[int]) -> Tensor:
     """How many elements of the last axes, taken together, there are from each one on."""
     total = math.prod(spatial)
-    rest = total - count_to(total, dtypes.int64, self.device)
+    rest = total - iota(total, dtypes.int64, self.device)
     return self._wrap(rest.reshape((*(1,) * (len(self._shape) - len(spatial)), *spatial)))
 
 
 def first_places(
-    self: Tensor, values: Value, axes: Sequence[int], rest: Value, total: int
+    self: Tensor, values: TracedValue, axes: Sequence[int], rest: TracedValue, total: int
 ) -> Tensor:
     """Where the first of the largest values is, by how many elements there are from it on."""
     top = largest(values, axes).expand(values.shape)
@@ -231,7 +231,7 @@ def _avg_pool(
     source = as_floats(self)
     if divisor is None and count_include_pad and not any(pool.extra):
         return pooled(source, pool, 0, rounded_mean, what)
-    total = in_float32(source, lambda x: pooled(x, pool, 0, Value.sum, what))
+    total = in_float32(source, lambda x: pooled(x, pool, 0, TracedValue.sum, what))
     if divisor is not None:
         return total / divisor
     return total / _counted(source, pool, count_include_pad, what)
@@ -522,14 +522,14 @@ def fold(
     return tensor if len(self._shape) == 3 else tensor.squeeze(0)
 
 
-def _put_at(value: Value, places: Value, size: int) -> Value:
+def _put_at(value: TracedValue, places: TracedValue, size: int) -> TracedValue:
     """Zeros with the elements at places along the last axis, several at one place being equal."""
     axis = len(value.shape) - 1
     result = value.detach().scatter(places, axis, size, "last")
     return record("max_unpool", _PUT_AT, (value, places), result.node, axis)
 
 
-def _reverse_put_at(grad: Value, entry: Entry) -> Gradients:
+def _reverse_put_at(grad: TracedValue, entry: GradNode) -> Gradients:
     return grad.gather(entry.saved[0], entry.arg), None
 
 

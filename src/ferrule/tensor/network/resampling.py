@@ -6,8 +6,8 @@ import math
 from collections.abc import Sequence
 from typing import Any, TypeAlias
 
-from ferrule.autograd import Value
-from ferrule.autograd.iota import count_to
+from ferrule.autograd import TracedValue
+from ferrule.autograd.iota import iota
 from ferrule.ir.dtype import dtypes, promote
 from ferrule.ir.expr import sint
 from ferrule.ir.shape.view import ShapeError
@@ -178,7 +178,7 @@ def _adaptive_max(self: Tensor, wanted: Wanted, count: int, return_indices: bool
 
 def _of_parts(
     self: Tensor, sizes: Sequence[int], parts: Sequence[int], outside: float
-) -> tuple[Value, list[int]]:
+) -> tuple[TracedValue, list[int]]:
     """The elements of each part along axes behind those of the parts; `outside` fills up."""
     value = self._read()
     axis = len(value.shape) - len(parts)
@@ -286,7 +286,7 @@ def _new_sizes(
 
 def _nearest(
     self: Tensor, sizes: Sequence[int], wanted: Sequence[int], steps: Sequence[float], exact: bool
-) -> Value:
+) -> TracedValue:
     value = self._read()
     axis = len(value.shape) - len(wanted)
     for own, new, step in zip(sizes, wanted, steps, strict=True):
@@ -426,7 +426,7 @@ def affine_grid(self: Tensor, size: Sequence[int], align_corners: bool | None = 
         for axis in reversed(range(count))
     ]
     points = [self._wrap(axis) for axis in (*axes, matrices.full(1, spatial))]
-    base: Value = points[0].stack(*points[1:], dim=-1)._read()
+    base: TracedValue = points[0].stack(*points[1:], dim=-1)._read()
     base = base.reshape((1, math.prod(spatial), count + 1))
     return self._wrap(
         matrix_product(base, transposed(matrices)).reshape((size[0], *spatial, count))
@@ -499,7 +499,7 @@ def channel_shuffle(self: Tensor, groups: int) -> Tensor:
     return self._wrap(value.reshape(self._shape))
 
 
-def _computed(value: Value, axis: int, first: int) -> Value:
+def _computed(value: TracedValue, axis: int, first: int) -> TracedValue:
     """The value, in memory of its own if an axis from `first` on was resized before.
 
     A gather would else compute an element each time that it takes it, and without vectors.
@@ -513,10 +513,10 @@ def _one_of(given: str, names: Sequence[str], what: str) -> None:
         raise ValueError(f"[grid_sample] {what} {given!r} is not one of {listed}")
 
 
-def _coordinates(spatial: Sequence[int], axis: int, align: bool, like: Value) -> Value:
+def _coordinates(spatial: Sequence[int], axis: int, align: bool, like: TracedValue) -> TracedValue:
     """From -1 to 1 along one axis of a grid: of its corners' centres, or its borders."""
     size = spatial[axis]
-    place = count_to(size, like.dtype, like.node.device)
+    place = iota(size, like.dtype, like.node.device)
     if align:
         line = place * (2 / (size - 1)) - 1 if size > 1 else place - 1
     else:

@@ -10,8 +10,8 @@ from __future__ import annotations
 import math
 from math import gcd
 
-from ferrule.autograd import Shape, Value
-from ferrule.autograd.iota import count_to
+from ferrule.autograd import Shape, TracedValue
+from ferrule.autograd.iota import iota
 from ferrule.base.records import dataclass
 from ferrule.ir.dtype import DType, dtypes
 from ferrule.ir.lazyop import BinaryOps, UnaryOps
@@ -30,7 +30,7 @@ def sampling_dtype(dtype: DType) -> DType:
 # *** along an axis ***
 
 
-def gathered(value: Value, axis: int, index: Value) -> Value:
+def gathered(value: TracedValue, axis: int, index: TracedValue) -> TracedValue:
     """The elements along `axis` at (places, taps), which become two axes there."""
     places, taps = index.shape
     before, after = value.shape[:axis], value.shape[axis + 1 :]
@@ -39,14 +39,16 @@ def gathered(value: Value, axis: int, index: Value) -> Value:
     return found.reshape((*before, places, taps, *after))
 
 
-def spread(table: Value, axis: int, shape: Shape) -> Value:
+def spread(table: TracedValue, axis: int, shape: Shape) -> TracedValue:
     """A table (places, taps) for each element of a value with these axes from `axis` on."""
     return table.reshape((*(1,) * axis, *table.shape, *(1,) * (len(shape) - axis - 2))).expand(
         shape
     )
 
 
-def resized(value: Value, axis: int, index: Value, weight: Value | None) -> Value:
+def resized(
+    value: TracedValue, axis: int, index: TracedValue, weight: TracedValue | None
+) -> TracedValue:
     """The sum of the elements at the taps, each times its weight; without one the first tap."""
     found = gathered(value, axis, index)
     if weight is not None:
@@ -54,14 +56,14 @@ def resized(value: Value, axis: int, index: Value, weight: Value | None) -> Valu
     return found.reshape((*found.shape[: axis + 1], *found.shape[axis + 2 :]))
 
 
-def repeated(value: Value, axis: int, times: int) -> Value:
+def repeated(value: TracedValue, axis: int, times: int) -> TracedValue:
     """Each element along an axis several times."""
     before, size, after = value.shape[:axis], value.shape[axis], value.shape[axis + 1 :]
     wide = value.reshape((*before, size, 1, *after)).expand((*before, size, times, *after))
     return wide.reshape((*before, size * times, *after))
 
 
-def every(value: Value, axis: int, start: int, step: int, count: int) -> Value:
+def every(value: TracedValue, axis: int, start: int, step: int, count: int) -> TracedValue:
     """So many elements along an axis, from `start` on, each `step` after the one before."""
     part = [(0, n) for n in value.shape]
     part[axis] = (start, start + (count - 1) * step + 1)
@@ -69,7 +71,7 @@ def every(value: Value, axis: int, start: int, step: int, count: int) -> Value:
     return value.shrink(part).stride(steps)
 
 
-def blended(value: Value, axis: int, wanted: int, align: bool) -> Value | None:
+def blended(value: TracedValue, axis: int, wanted: int, align: bool) -> TracedValue | None:
     """Linear interpolation along an axis as a blend of its elements, repeated, and the next ones.
 
     Place i lies (i * down + shift) / up elements from the first one, with `up` and `down` small
@@ -94,8 +96,8 @@ def blended(value: Value, axis: int, wanted: int, align: bool) -> Value | None:
 
 
 def _sides(
-    value: Value, axis: int, wanted: int, up: int, down: int, shift: int
-) -> tuple[Value, Value]:
+    value: TracedValue, axis: int, wanted: int, up: int, down: int, shift: int
+) -> tuple[TracedValue, TracedValue]:
     """Elements `shift` and every `down` more along an axis, and those `up` later; 0 outside."""
     length = value.shape[axis]
     end = shift + up + (wanted - 1) * down + 1
@@ -107,11 +109,11 @@ def _sides(
 
 def _share_of_high(
     size: int, wanted: int, up: int, down: int, twice: int, dtype: DType, device: str
-) -> Value:
+) -> TracedValue:
     """How near each place is to the element above it, from 0 to 1; beyond the border, the element
     that is there counts alone.
     """
-    place = count_to(wanted, dtypes.int64, device) * (2 * down) + twice
+    place = iota(wanted, dtypes.int64, device) * (2 * down) + twice
     low = floor_div(place, place.full(2 * up))
     share = (place - low * (2 * up)).cast(dtype) / (2 * up)
     above = (low < size - 1).where(share, 0)
@@ -119,22 +121,24 @@ def _share_of_high(
     return (low < 0).where(above.full(1), above).contiguous()
 
 
-def nearest_taps(size: int, wanted: int, step: float, exact: bool, device: str) -> Value:
+def nearest_taps(size: int, wanted: int, step: float, exact: bool, device: str) -> TracedValue:
     """The element that each of `wanted` places lies in; `exact` is for their centres."""
-    place = count_to(wanted, dtypes.float32, device)
+    place = iota(wanted, dtypes.float32, device)
     index = round_down((place + 0.5) * step if exact else place * step).cast(dtypes.int32)
     return _at_most(index, size - 1).reshape((wanted, 1))
 
 
-def centres(size: int, wanted: int, step: float, align: bool, dtype: DType, device: str) -> Value:
+def centres(
+    size: int, wanted: int, step: float, align: bool, dtype: DType, device: str
+) -> TracedValue:
     """Where among `size` elements each of `wanted` places is; `align` lays corners on corners."""
-    place = count_to(wanted, dtype, device)
+    place = iota(wanted, dtype, device)
     if align:
         return place * ((size - 1) / (wanted - 1) if wanted > 1 else 0.0)
     return (place + 0.5) * step - 0.5
 
 
-def linear_taps(size: int, where: Value) -> tuple[Value, Value]:
+def linear_taps(size: int, where: TracedValue) -> tuple[TracedValue, TracedValue]:
     """The elements on both sides of each place, and their weights."""
     where = where.maximum(0)
     low = _at_most(round_down(where), size - 1)
@@ -144,7 +148,7 @@ def linear_taps(size: int, where: Value) -> tuple[Value, Value]:
     return _at_most(index, size - 1).cast(dtypes.int32), weight
 
 
-def cubic_taps(size: int, where: Value) -> tuple[Value, Value]:
+def cubic_taps(size: int, where: TracedValue) -> tuple[TracedValue, TracedValue]:
     """Four elements around each place, those beyond the border being the last, and weights."""
     low = round_down(where)
     tap = _tap_numbers(where, 4) - 1
@@ -152,28 +156,28 @@ def cubic_taps(size: int, where: Value) -> tuple[Value, Value]:
     return _at_most(_beside(low, tap).maximum(0), size - 1).cast(dtypes.int32), weight
 
 
-def _tap_numbers(where: Value, taps: int) -> Value:
+def _tap_numbers(where: TracedValue, taps: int) -> TracedValue:
     """0, 1, … for the taps, as a last axis after those of the places."""
     shape = where.shape
-    number = count_to(taps, where.dtype, where.node.device)
+    number = iota(taps, where.dtype, where.node.device)
     return number.reshape((*(1,) * len(shape), taps)).expand((*shape, taps))
 
 
-def _beside(low: Value, tap: Value) -> Value:
+def _beside(low: TracedValue, tap: TracedValue) -> TracedValue:
     return low.reshape((*low.shape, 1)).expand(tap.shape) + tap
 
 
-def _at_most(value: Value, limit: int) -> Value:
+def _at_most(value: TracedValue, limit: int) -> TracedValue:
     return (value > limit).where(value.full(limit), value)
 
 
-def linear_weights(fraction: Value, tap: Value) -> Value:
+def linear_weights(fraction: TracedValue, tap: TracedValue) -> TracedValue:
     """1 - fraction for tap 0 and the fraction for tap 1."""
     fraction = fraction.expand(tap.shape)
     return (tap > 0).where(fraction, 1 - fraction)
 
 
-def cubic_weights(fraction: Value, tap: Value) -> Value:
+def cubic_weights(fraction: TracedValue, tap: TracedValue) -> TracedValue:
     """Keys' cubic convolution kernel at the distance of the taps -1, 0, 1, 2.
 
     R. Keys, "Cubic convolution interpolation for digital image processing", 1981, equation 15.
@@ -193,9 +197,9 @@ def cubic_weights(fraction: Value, tap: Value) -> Value:
 class Parts:
     """Part i of `count` reaches from floor(i n / count) to ceil((i + 1) n / count)."""
 
-    index: Value
-    inside: Value
-    sizes: Value
+    index: TracedValue
+    inside: TracedValue
+    sizes: TracedValue
 
     @staticmethod
     def make(length: int, count: int, device: str) -> Parts:
@@ -203,7 +207,7 @@ class Parts:
         rest = length % count
         # The longest part spans a remainder at both of its ends, unless all have the same.
         taps = length // count + (rest > 0) + (rest > math.gcd(rest, count))
-        part = count_to(count, dtypes.int64, device)
+        part = iota(count, dtypes.int64, device)
         start = floor_div(part * length, part.full(count))
         stop = floor_div((part + 1) * length + (count - 1), part.full(count))
         index = _beside(start, _tap_numbers(start, taps))
@@ -214,7 +218,9 @@ class Parts:
 # *** at coordinates ***
 
 
-def sampled(value: Value, grid: Value, mode: str, padding: str, align: bool) -> Value:
+def sampled(
+    value: TracedValue, grid: TracedValue, mode: str, padding: str, align: bool
+) -> TracedValue:
     """(batch, channels, *spatial) at coordinates (batch, places, axes), the last axis first.
 
     Coordinates are from -1 to 1 over an axis: between its corners' centres if `align`, else
@@ -224,9 +230,9 @@ def sampled(value: Value, grid: Value, mode: str, padding: str, align: bool) -> 
     places, count = grid.shape[1:]
     assert isinstance(places, int)
     assert isinstance(count, int)
-    index: Value | None = None
-    weight: Value | None = None
-    inside: Value | None = None
+    index: TracedValue | None = None
+    weight: TracedValue | None = None
+    inside: TracedValue | None = None
     for axis in range(count):
         size = spatial[axis]
         assert isinstance(size, int)
@@ -250,20 +256,20 @@ def sampled(value: Value, grid: Value, mode: str, padding: str, align: bool) -> 
     return (found * factors).sum((3,)).reshape((batch, channels, places))
 
 
-def _among(part: Value, axis: int, count: int) -> Value:
+def _among(part: TracedValue, axis: int, count: int) -> TracedValue:
     """(batch, places, taps) with one axis of taps for each of `count` axes."""
     batch, places, taps = part.shape
     return part.reshape((batch, places, *(1,) * axis, taps, *(1,) * (count - 1 - axis)))
 
 
-def _joined(a: Value, b: Value, op: BinaryOps) -> Value:
+def _joined(a: TracedValue, b: TracedValue, op: BinaryOps) -> TracedValue:
     shape = tuple([n if m == 1 else m for n, m in zip(a.shape, b.shape, strict=True)])
     return a.expand(shape).alu(op, b.expand(shape))
 
 
 def _grid_taps(
-    coordinate: Value, size: int, mode: str, padding: str, align: bool
-) -> tuple[Value, Value, Value]:
+    coordinate: TracedValue, size: int, mode: str, padding: str, align: bool
+) -> tuple[TracedValue, TracedValue, TracedValue]:
     """For each sample: positions on an axis, their weights, and whether they are on it."""
     where = _position(coordinate, size, align)
     if mode != "bicubic":
@@ -284,13 +290,13 @@ def _grid_taps(
     return inside.where(at, 0).cast(dtypes.int64), weight, inside
 
 
-def _position(coordinate: Value, size: int, align: bool) -> Value:
+def _position(coordinate: TracedValue, size: int, align: bool) -> TracedValue:
     if align:
         return (coordinate + 1) * ((size - 1) / 2)
     return ((coordinate + 1) * size - 1) * 0.5
 
 
-def _bordered(where: Value, size: int, padding: str, align: bool) -> Value:
+def _bordered(where: TracedValue, size: int, padding: str, align: bool) -> TracedValue:
     """A position outside brought inside; with zeros there, it stays."""
     if padding == "zeros":
         return where
@@ -301,7 +307,7 @@ def _bordered(where: Value, size: int, padding: str, align: bool) -> Value:
     return (where > 0).where(limited, 0)
 
 
-def _reflected(where: Value, low: float, span: float) -> Value:
+def _reflected(where: TracedValue, low: float, span: float) -> TracedValue:
     """A position mirrored at `low` and `low + span` until it is between them."""
     if span == 0:
         return where.full(0)

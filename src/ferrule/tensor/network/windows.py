@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from typing import Any, TypeAlias
 
-from ferrule.autograd import Shape, Value
+from ferrule.autograd import Shape, TracedValue
 from ferrule.base.calls import is_several, whole
 from ferrule.base.records import dataclass
 from ferrule.ir.expr import as_int, sint
@@ -56,8 +56,12 @@ def known_sizes(sizes: Shape, what: str) -> tuple[int, ...]:
 
 
 def windows(
-    value: Value, sizes: Sequence[int], strides: Sequence[int], dilations: Sequence[int], what: str
-) -> Value:
+    value: TracedValue,
+    sizes: Sequence[int],
+    strides: Sequence[int],
+    dilations: Sequence[int],
+    what: str,
+) -> TracedValue:
     """Windows over the last axes: their positions, and then an axis inside the window for each."""
     first = len(value.shape) - len(sizes)
     shape = value.shape[first:]
@@ -79,8 +83,8 @@ def windows(
 
 
 def put_back(
-    value: Value, lengths: Sequence[sint], strides: Sequence[int], dilations: Sequence[int]
-) -> Value:
+    value: TracedValue, lengths: Sequence[sint], strides: Sequence[int], dilations: Sequence[int]
+) -> TracedValue:
     """The adjoint of `windows`: elements of (…, *positions, *kernel) added up where they were."""
     count = len(lengths)
     first = len(value.shape) - 2 * count
@@ -90,7 +94,7 @@ def put_back(
     return value
 
 
-def blocks(value: Value, sizes: Sequence[int], what: str) -> tuple[Value, list[int]]:
+def blocks(value: TracedValue, sizes: Sequence[int], what: str) -> tuple[TracedValue, list[int]]:
     """The last axes cut into blocks: (…, positions, kernel, …), and the axes of the blocks."""
     first = len(value.shape) - len(sizes)
     shape: list[sint] = list(value.shape[:first])
@@ -158,7 +162,7 @@ class Pool:
         ]
         return [(0, 0)] * (rank - len(self.sizes)) + spatial
 
-    def taken(self, value: Value, what: str) -> tuple[Value, list[int]]:
+    def taken(self, value: TracedValue, what: str) -> tuple[TracedValue, list[int]]:
         """The windows of a padded value, and the axes inside them."""
         count = len(self.sizes)
         if self.strides == self.sizes and all(step == 1 for step in self.dilations):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from ferrule.autograd import Number, Value
+from ferrule.autograd import Number, TracedValue
 from ferrule.ir.dtype import DTypeError, dtypes, promote
 from ferrule.ir.shape.view import ShapeError
 from ferrule.tensor.algebra.matrices import diagonal_part, matrix_product, transposed
@@ -19,7 +19,7 @@ from ferrule.tensor.reduce import rowwise
 from ferrule.tensor.reduce.scan import along, last_part
 
 
-def _neighbours(value: Value) -> tuple[Value, Value]:
+def _neighbours(value: TracedValue) -> tuple[TracedValue, TracedValue]:
     """All elements of the last axis but the last, and all but the first."""
     size = known_size(value.shape[-1], "diff")
     return last_part(value, 0, max(size - 1, 0)), last_part(value, min(size, 1), size)
@@ -53,7 +53,7 @@ def diff(
     first, *rest = [self._wrap(part._read()) for part in parts]
     joined = first.cat(*rest, dim=place) if rest else first
 
-    def differences(value: Value) -> list[Value]:
+    def differences(value: TracedValue) -> list[TracedValue]:
         for _ in range(n):
             before, after = _neighbours(value)
             differs = value.dtype is dtypes.bool
@@ -168,7 +168,7 @@ def corrcoef(self: Tensor) -> Tensor:
     return ratio.clamp(-1, 1)
 
 
-def _weights(given: Tensor | None, rows: Value, name: str) -> Value:
+def _weights(given: Tensor | None, rows: TracedValue, name: str) -> TracedValue:
     """The weight of each observation, (1, n)."""
     shape = (1, rows.shape[1])
     if given is None:
@@ -183,7 +183,7 @@ def _weights(given: Tensor | None, rows: Value, name: str) -> Value:
     return given._read().cast(rows.dtype).reshape(shape)
 
 
-def _centred(rows: Value, weights: Value) -> Value:
+def _centred(rows: TracedValue, weights: TracedValue) -> TracedValue:
     """The distances of the elements from the weighted mean of their row."""
     totals = (rows * weights.expand(rows.shape)).sum((1,))
     return rows - (totals / weights.sum((1,)).expand(totals.shape)).expand(rows.shape)

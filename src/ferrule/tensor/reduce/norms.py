@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from ferrule.autograd import Entry, Gradients, Rule, Value, record
+from ferrule.autograd import Gradients, GradNode, Rule, TracedValue, record
 from ferrule.ir.lazyop import UnaryOps
 from ferrule.ir.shape.view import ShapeError
 from ferrule.tensor.algebra import factoring
@@ -28,7 +28,7 @@ from ferrule.tensor.reduce.reductions import (
 )
 
 
-def norm_along(x: Value, p: float, axes: tuple[int, ...], kept: bool = False) -> Value:
+def norm_along(x: TracedValue, p: float, axes: tuple[int, ...], kept: bool = False) -> TracedValue:
     """(sum of abs(x)**p)**(1/p) along the axes, which stay with size 1, or the limit of that.
 
     `kept` says that its gradients are to read it from memory.
@@ -41,7 +41,7 @@ def norm_along(x: Value, p: float, axes: tuple[int, ...], kept: bool = False) ->
     return record("vector_norm", _NORM, (x,), node, (p, axes))
 
 
-def _norm(x: Value, p: float, axes: tuple[int, ...]) -> Value:
+def _norm(x: TracedValue, p: float, axes: tuple[int, ...]) -> TracedValue:
     if p == 2:
         return (x * x).sum(axes).alu(UnaryOps.SQRT)
     if p == 0:
@@ -55,7 +55,7 @@ def _norm(x: Value, p: float, axes: tuple[int, ...]) -> Value:
     return power(total, total.full(1 / p))
 
 
-def _reverse_norm(grad: Value, entry: Entry) -> Gradients:
+def _reverse_norm(grad: TracedValue, entry: GradNode) -> Gradients:
     """sign(x) * (abs(x) / norm)**(p - 1); 0 for elements that are 0, as PyTorch's.
 
     Elements that share the largest, or smallest, size share its gradient evenly.
@@ -82,7 +82,7 @@ def _reverse_norm(grad: Value, entry: Entry) -> Gradients:
     return (zero.where(x.full(0), grad * ratio).cast(entry.kinds[0]),)
 
 
-def _direction(x: Value, norm: Value) -> Value:
+def _direction(x: TracedValue, norm: TracedValue) -> TracedValue:
     """x / norm, and 0 where the norm is 0, with one division for each norm.
 
     Neither that nor the product leaves the range of floats, as the gradient over a norm might.

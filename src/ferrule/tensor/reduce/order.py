@@ -11,8 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from ferrule.autograd import Value
-from ferrule.autograd.iota import count_to, place_dtype
+from ferrule.autograd import TracedValue
+from ferrule.autograd.iota import iota, position_dtype
 from ferrule.engine.host import on_host
 from ferrule.ir.dtype import dtypes
 from ferrule.ir.lazyop import BinaryOps
@@ -134,22 +134,22 @@ def _mode(array: Array) -> Array:
     return np.take_along_axis(order, _end_of_longest(starts), -1)
 
 
-def _on_last(function: Any, x: Value, size: int, *args: Any) -> Value:
+def _on_last(function: Any, x: TracedValue, size: int, *args: Any) -> TracedValue:
     """Positions on the last axis, `size` of them."""
     shape = (*x.shape[:-1], size)
-    return on_host(function, [x.detach()], shape, place_dtype(x.shape[-1]), *args)
+    return on_host(function, [x.detach()], shape, position_dtype(x.shape[-1]), *args)
 
 
 # *** codes: an element and its position in one number ***
 
 
-def _has_codes(x: Value) -> bool:
+def _has_codes(x: TracedValue) -> bool:
     """True if an element and its position fit into 64 bits."""
     size = known_size(x.shape[-1], "sort")
     return x.dtype.itemsize <= 4 and size <= 1 << _PLACE_BITS
 
 
-def _words(x: Value) -> Value:
+def _words(x: TracedValue) -> TracedValue:
     """uint32 numbers in the order of elements that are as narrow; equal ones for equal elements."""
     if x.dtype is dtypes.bool or dtypes.is_unsigned(x.dtype):
         return x.cast(dtypes.uint32)
@@ -166,7 +166,7 @@ def _words(x: Value) -> Value:
     return word.alu(BinaryOps.XOR, word.full(_SIGN))
 
 
-def _codes(x: Value, descending: bool) -> Value:
+def _codes(x: TracedValue, descending: bool) -> TracedValue:
     """uint64 numbers that are different, in the stable order: a word, and the position below it.
 
     NumPy sorts numbers many times as fast as positions by numbers.
@@ -174,19 +174,19 @@ def _codes(x: Value, descending: bool) -> Value:
     x = x.detach()
     word = _words(x)
     word = word.alu(BinaryOps.XOR, word.full(0xFFFFFFFF)) if descending else word
-    place = count_to(x.shape[-1], dtypes.uint64, x.node.device)
+    place = iota(x.shape[-1], dtypes.uint64, x.node.device)
     place = place.reshape((1,) * (len(x.shape) - 1) + place.shape).expand(x.shape)
     wide = word.cast(dtypes.uint64)
     return wide.alu(BinaryOps.SHL, wide.full(_PLACE_BITS)).alu(BinaryOps.OR, place)
 
 
-def _places(codes: Value, size: int) -> Value:
+def _places(codes: TracedValue, size: int) -> TracedValue:
     """The positions in codes of elements of an axis of some size."""
     low = codes.alu(BinaryOps.AND, codes.full((1 << _PLACE_BITS) - 1))
-    return low.cast(place_dtype(size))
+    return low.cast(position_dtype(size))
 
 
-def _one_of_codes(function: Any, x: Value, *args: Any) -> Value:
+def _one_of_codes(function: Any, x: TracedValue, *args: Any) -> TracedValue:
     """The position in the code that `function(codes, where those of NaN begin, *args)` picks."""
     codes = _codes(x, False)
     nan = _NAN_CODE if dtypes.is_float(x.dtype) else _LAST_CODE
@@ -194,7 +194,7 @@ def _one_of_codes(function: Any, x: Value, *args: Any) -> Value:
     return _places(code, known_size(x.shape[-1], "sort"))
 
 
-def argsort(x: Value, descending: bool = False) -> Value:
+def argsort(x: TracedValue, descending: bool = False) -> TracedValue:
     """The positions of the elements in their order."""
     size = known_size(x.shape[-1], "argsort")
     if not _has_codes(x):
@@ -203,7 +203,7 @@ def argsort(x: Value, descending: bool = False) -> Value:
     return _places(on_host(_sorted, [codes], codes.shape, codes.dtype), size)
 
 
-def first(x: Value, start: int, stop: int, descending: bool = False) -> Value:
+def first(x: TracedValue, start: int, stop: int, descending: bool = False) -> TracedValue:
     """The positions of the elements from `start` to `stop` of the order."""
     size = known_size(x.shape[-1], "argsort")
     if stop == start or not _has_codes(x):
@@ -213,14 +213,14 @@ def first(x: Value, start: int, stop: int, descending: bool = False) -> Value:
     return _places(on_host(_first, [codes], shape, codes.dtype, start, stop), size)
 
 
-def median(x: Value, ignore_nan: bool) -> Value:
+def median(x: TracedValue, ignore_nan: bool) -> TracedValue:
     """The position of the median, on a last axis of size 1."""
     if not _has_codes(x):
         return _on_last(_median, x, 1, ignore_nan)
     return _one_of_codes(_median_code, x, ignore_nan)
 
 
-def mode(x: Value) -> Value:
+def mode(x: TracedValue) -> TracedValue:
     """The position of the most frequent element, on a last axis of size 1."""
     if not _has_codes(x):
         return _on_last(_mode, x, 1)
@@ -230,12 +230,14 @@ def mode(x: Value) -> Value:
 # *** on the device ***
 
 
-def taken(x: Value, positions: Value) -> Value:
+def taken(x: TracedValue, positions: TracedValue) -> TracedValue:
     """The elements at positions on the last axis."""
     return x.gather(positions, len(x.shape) - 1)
 
 
-def quantiles(x: Value, fractions: Value, interpolation: str, ignore_nan: bool) -> Value:
+def quantiles(
+    x: TracedValue, fractions: TracedValue, interpolation: str, ignore_nan: bool
+) -> TracedValue:
     """Where each of Q fractions of the elements is below: (..., n) gives (..., Q).
 
     `fractions` are float64. NaN for those outside of 0 to 1, and for rows with a NaN in them.
@@ -255,8 +257,8 @@ def quantiles(x: Value, fractions: Value, interpolation: str, ignore_nan: bool) 
     return allowed.where(found, float("nan"))
 
 
-def _interpolated(ordered: Value, rank: Value, interpolation: str) -> Value:
-    def at(place: Value) -> Value:
+def _interpolated(ordered: TracedValue, rank: TracedValue, interpolation: str) -> TracedValue:
+    def at(place: TracedValue) -> TracedValue:
         return taken(ordered, place.cast(dtypes.int32))
 
     if interpolation == "nearest":
@@ -270,7 +272,7 @@ def _interpolated(ordered: Value, rank: Value, interpolation: str) -> Value:
     return _between(at(low), at(high), weight.cast(ordered.dtype))
 
 
-def _between(low: Value, high: Value, weight: Value) -> Value:
+def _between(low: TracedValue, high: TracedValue, weight: TracedValue) -> TracedValue:
     """From `low` at weight 0 to `high` at 1, counted from the nearer one; equal ones stay."""
     gap = high - low
     mixed = (weight < 0.5).where(low + gap * weight, high - gap * (1 - weight))
@@ -278,7 +280,7 @@ def _between(low: Value, high: Value, weight: Value) -> Value:
     return stays.where(low, mixed)
 
 
-def place_in(sequence: Value, values: Value, right: bool) -> Value:
+def place_in(sequence: TracedValue, values: TracedValue, right: bool) -> TracedValue:
     """How many elements of a sorted last axis are less than each value (`right`: or equal).
 
     A search by halving, as long as the logarithm of the size.
@@ -295,7 +297,7 @@ def place_in(sequence: Value, values: Value, right: bool) -> Value:
     return found
 
 
-def _comes_first(a: Value, b: Value) -> Value:
+def _comes_first(a: TracedValue, b: TracedValue) -> TracedValue:
     """True where a < b, NaN being the largest."""
     if not dtypes.is_float(a.dtype):
         return a < b

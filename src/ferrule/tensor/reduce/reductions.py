@@ -10,8 +10,8 @@ import builtins
 from collections.abc import Callable, Sequence
 from typing import Any, Generic, NamedTuple, TypeAlias, TypeVar
 
-from ferrule.autograd import Value
-from ferrule.autograd.iota import count_to, place_dtype
+from ferrule.autograd import TracedValue
+from ferrule.autograd.iota import iota, position_dtype
 from ferrule.ir.dtype import DType, DTypeError, dtypes, sum_dtype
 from ferrule.ir.expr import sint
 from ferrule.ir.lazyop import BinaryOps, ReduceOps, UnaryOps
@@ -45,19 +45,19 @@ class MinMax(NamedTuple, Generic[T]):
     max: T
 
 
-def largest(value: Value, axes: Sequence[int]) -> Value:
+def largest(value: TracedValue, axes: Sequence[int]) -> TracedValue:
     """The maximum along axes, which stay with size 1."""
     return value.reduce(ReduceOps.MAX, axes)
 
 
-def smallest(value: Value, axes: Sequence[int]) -> Value:
+def smallest(value: TracedValue, axes: Sequence[int]) -> TracedValue:
     """The minimum along axes, which stay with size 1."""
     if dtypes.is_float(value.dtype):
         return -largest(-value, axes)
     return complement(largest(complement(value), axes))
 
 
-def is_nan(value: Value) -> Value:
+def is_nan(value: TracedValue) -> TracedValue:
     """Where a value is NaN; nowhere for integers."""
     return value.differs(value)
 
@@ -94,8 +94,8 @@ def total_of(
     self: Tensor,
     dtype: DTypeLike | None,
     axes: Sequence[int],
-    combined: Callable[[Value], Value] | None = None,
-) -> Value:
+    combined: Callable[[TracedValue], TracedValue] | None = None,
+) -> TracedValue:
     """The sum along some axes, in the type that it has; or what else adds elements up."""
     value = self._read()
     add = combined or (lambda terms: terms.sum(axes))
@@ -106,7 +106,7 @@ def total_of(
     return add(value.cast(_adding_dtype(value.dtype, wanted, sizes))).cast(wanted)
 
 
-def dropped(self: Tensor, value: Value, axes: Sequence[int], keepdim: bool) -> Tensor:
+def dropped(self: Tensor, value: TracedValue, axes: Sequence[int], keepdim: bool) -> Tensor:
     """The reduced axes, which have size 1, removed unless they are to stay."""
     if keepdim:
         return self._wrap(value)
@@ -183,7 +183,7 @@ def mean(
     return dropped(self, rowwise.rounded_mean(value, axes), axes, keepdim)
 
 
-def float_of(self: Tensor, dtype: DTypeLike | None, what: str) -> Value:
+def float_of(self: Tensor, dtype: DTypeLike | None, what: str) -> TracedValue:
     """The value in a type of floats, its own unless given."""
     if dtype is None:
         return float_value(self)
@@ -245,7 +245,7 @@ def count_nonzero(self: Tensor, axis: Axes = None, keepdim: bool = False) -> Ten
     [1, 2]
     """
     axes = reduced_axes(self, axis, "count_nonzero")
-    chosen = place_dtype(*[self._shape[axis] for axis in axes])
+    chosen = position_dtype(*[self._shape[axis] for axis in axes])
     return dropped(self, self._read().differs(0).cast(chosen).sum(axes), axes, keepdim)
 
 
@@ -310,7 +310,7 @@ def min(self: Tensor, axis: Axes | Tensor = None, keepdim: bool = False) -> Tens
 
 def _extreme(
     self: Tensor,
-    extreme: Callable[[Value, Sequence[int]], Value],
+    extreme: Callable[[TracedValue, Sequence[int]], TracedValue],
     axis: Axes,
     keepdim: bool,
     what: str,
@@ -407,7 +407,7 @@ def _position(self: Tensor, axis: int | None, keepdim: bool, what: str, extreme:
     # Counted from the end, so that the first position has the largest number.
     size = value.shape[place]
     shape = tuple([size if i == place else 1 for i in range(len(value.shape))])
-    numbers = count_to(size, place_dtype(size), self.device).reshape(shape)
+    numbers = iota(size, position_dtype(size), self.device).reshape(shape)
     numbers = numbers.expand(value.shape)
     last = rowwise.symbolic(size, numbers) if not isinstance(size, int) else numbers.full(size)
     from_end = found.where(last - numbers, 0)

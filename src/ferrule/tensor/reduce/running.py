@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from ferrule.autograd import Value
+from ferrule.autograd import TracedValue
 from ferrule.ir.dtype import sum_dtype
 from ferrule.tensor.base import Tensor
 from ferrule.tensor.broadcast import known_size
@@ -16,7 +16,11 @@ from ferrule.tensor.reduce.reductions import ValuesIndices, reduced_axes, total_
 
 
 def _scanned(
-    self: Tensor, axis: int, function: Callable[[Value], Sequence[Value]], value: Value, what: str
+    self: Tensor,
+    axis: int,
+    function: Callable[[TracedValue], Sequence[TracedValue]],
+    value: TracedValue,
+    what: str,
 ) -> list[Tensor]:
     """The results of a scan of a value of this shape along an axis."""
     place = with_axis(self, axis, what)[1]
@@ -37,7 +41,7 @@ def cumsum(self: Tensor, axis: int = 0, dtype: DTypeLike | None = None) -> Tenso
     [1, 3, 6]
     """
 
-    def totals(value: Value) -> Value:
+    def totals(value: TracedValue) -> TracedValue:
         return _scanned(self, axis, lambda x: [scan.cumsum(x)], value, "cumsum")[0]._read()
 
     return self._wrap(total_of(self, dtype, reduced_axes(self, axis, "cumsum"), totals))

@@ -14,8 +14,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from ferrule.autograd import Entry, Gradients, Number, Rule, Value, record
-from ferrule.autograd.iota import count_to, place_dtype
+from ferrule.autograd import Gradients, GradNode, Number, Rule, TracedValue, record
+from ferrule.autograd.iota import iota, position_dtype
 from ferrule.base.records import dataclass
 from ferrule.fusion.forms import wants_long_totals
 from ferrule.ir.dtype import dtypes
@@ -29,7 +29,7 @@ from ferrule.tensor.shaping.joining import padded
 
 _BLOCK = 16  # every element of a block is combined on its own, from all before it
 _LONG_BLOCK = 1024  # or goes on from the one before it
-Parts = tuple[Value, ...]
+Parts = tuple[TracedValue, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,11 +38,11 @@ class Monoid:
 
     combine: Callable[[Parts, Parts], Parts]
     """The combination of an element and the one after it."""
-    neutral: Callable[[Value], tuple[Number, ...]]
+    neutral: Callable[[TracedValue], tuple[Number, ...]]
     """The element that changes nothing, in the dtype of a value."""
     short: Callable[[Monoid, Parts], Parts]
     """The scan of a last axis of at most a block."""
-    total: Callable[[Value], Value] | None = None
+    total: Callable[[TracedValue], TracedValue] | None = None
     """The last axis combined, where one reduction does that."""
 
 
@@ -70,7 +70,7 @@ def scan(parts: Parts, monoid: Monoid) -> Parts:
     return tuple([last_part(part, 0, size) for part in flat])
 
 
-def _longest_block(value: Value, monoid: Monoid) -> int:
+def _longest_block(value: TracedValue, monoid: Monoid) -> int:
     """How many elements are combined without blocks: more where one loop goes through them."""
     is_long = monoid.total is not None and wants_long_totals(value.node.device)
     return _LONG_BLOCK if is_long else _BLOCK
@@ -83,7 +83,7 @@ def _pad(parts: Parts, before: int, after: int, monoid: Monoid) -> Parts:
     return tuple([padded(part, pairs, fill) for part, fill in zip(parts, neutral, strict=True)])
 
 
-def last_part(value: Value, start: int, stop: int) -> Value:
+def last_part(value: TracedValue, start: int, stop: int) -> TracedValue:
     """Some elements of the last axis."""
     return value.shrink([*[(0, n) for n in value.shape[:-1]], (start, stop)])
 
@@ -94,7 +94,7 @@ def _shifted_parts(parts: Parts, step: int, monoid: Monoid) -> Parts:
     return _pad(tuple([last_part(part, 0, size - step) for part in parts]), step, 0, monoid)
 
 
-def reversed_last(value: Value) -> Value:
+def reversed_last(value: TracedValue) -> TracedValue:
     """The last axis from its end."""
     return value.stride((1,) * (len(value.shape) - 1) + (-1,))
 
@@ -102,7 +102,7 @@ def reversed_last(value: Value) -> Value:
 # *** short scans ***
 
 
-def _by_windows(total: Callable[[Value], Value]) -> Callable[[Monoid, Parts], Parts]:
+def _by_windows(total: Callable[[TracedValue], TracedValue]) -> Callable[[Monoid, Parts], Parts]:
     """Every element as the total of a window that ends with it: one kernel for a whole block."""
 
     def short(monoid: Monoid, parts: Parts) -> Parts:
@@ -125,7 +125,7 @@ def _by_doubling(monoid: Monoid, parts: Parts) -> Parts:
     return parts
 
 
-def _reduced(op: ReduceOps) -> Callable[[Value], Value]:
+def _reduced(op: ReduceOps) -> Callable[[TracedValue], TracedValue]:
     return lambda values: values.reduce(op, (len(values.shape) - 1,))
 
 
@@ -166,7 +166,7 @@ LOG_SUM = Monoid(
 AFFINE = Monoid(_compose, lambda value: (1, 0), _by_doubling)
 
 
-def _recurrence(factors: Value, addends: Value) -> Value:
+def _recurrence(factors: TracedValue, addends: TracedValue) -> TracedValue:
     """s with s[k] = addends[k] + factors[k] * s[k + 1], from the end of the last axis."""
     pair = (reversed_last(factors), reversed_last(addends))
     return reversed_last(scan(pair, AFFINE)[1])
@@ -175,17 +175,17 @@ def _recurrence(factors: Value, addends: Value) -> Value:
 # *** sums and products ***
 
 
-def cumsum(x: Value) -> Value:
+def cumsum(x: TracedValue) -> TracedValue:
     """The sum of the elements up to and with each one."""
     result = scan((widened(x),), SUM)[0].cast(x.dtype)
     return record("cumsum", _CUMSUM, (x,), result.node, None)
 
 
-def _reverse_cumsum(grad: Value, entry: Entry) -> Gradients:
+def _reverse_cumsum(grad: TracedValue, entry: GradNode) -> Gradients:
     return (reversed_last(cumsum(reversed_last(grad))),)
 
 
-def cumprod(x: Value) -> Value:
+def cumprod(x: TracedValue) -> TracedValue:
     """The product of the elements up to and with each one."""
     if 0 in x.shape:
         return x
@@ -193,7 +193,7 @@ def cumprod(x: Value) -> Value:
     return record("cumprod", _CUMPROD, (x,), result.node, None)
 
 
-def _reverse_cumprod(grad: Value, entry: Entry) -> Gradients:
+def _reverse_cumprod(grad: TracedValue, entry: GradNode) -> Gradients:
     """The product of what is before x[k], times the sum of what comes out behind it.
 
     That sum is s[k] = grad[k] + x[k + 1] * s[k + 1]: nothing is divided by, so zeros do no harm.
@@ -205,11 +205,11 @@ def _reverse_cumprod(grad: Value, entry: Entry) -> Gradients:
     return ((before * behind).cast(entry.kinds[0]),)
 
 
-def _size(x: Value) -> int:
+def _size(x: TracedValue) -> int:
     return known_size(x.shape[-1], "scan")
 
 
-def logcumsumexp(x: Value) -> Value:
+def logcumsumexp(x: TracedValue) -> TracedValue:
     """The logarithm of the sum of e**x up to and with each element."""
     if 0 in x.shape:
         return x
@@ -217,7 +217,7 @@ def logcumsumexp(x: Value) -> Value:
     return record("logcumsumexp", _LOGCUMSUMEXP, (x,), result.node, None)
 
 
-def _reverse_logcumsumexp(grad: Value, entry: Entry) -> Gradients:
+def _reverse_logcumsumexp(grad: TracedValue, entry: GradNode) -> Gradients:
     """e**(x[k] - y[k]) * s[k], where s[k] = grad[k] + e**(y[k] - y[k + 1]) * s[k + 1].
 
     y never falls, so that no power is larger than 1.
@@ -231,7 +231,7 @@ def _reverse_logcumsumexp(grad: Value, entry: Entry) -> Gradients:
     return ((_share(x, y) * behind).cast(entry.kinds[0]),)
 
 
-def _share(part: Value, whole: Value) -> Value:
+def _share(part: TracedValue, whole: TracedValue) -> TracedValue:
     """e**(part - whole); 1 for equal infinities."""
     return exp(part.equals(whole).where(part.full(0), part - whole))
 
@@ -239,29 +239,29 @@ def _share(part: Value, whole: Value) -> Value:
 # *** extremes ***
 
 
-def cummax(x: Value) -> tuple[Value, Value]:
+def cummax(x: TracedValue) -> tuple[TracedValue, TracedValue]:
     """The largest element up to and with each one, and its position: the last of several."""
     largest = scan((x.detach(),), MAXIMUM)[0]
     return _chosen(x, largest)
 
 
-def cummin(x: Value) -> tuple[Value, Value]:
+def cummin(x: TracedValue) -> tuple[TracedValue, TracedValue]:
     """The smallest element up to and with each one, and its position: the last of several."""
     turn = (lambda value: -value) if dtypes.is_float(x.dtype) else complement
     smallest = turn(scan((turn(x.detach()),), MAXIMUM)[0])
     return _chosen(x, smallest)
 
 
-def _chosen(x: Value, extreme: Value) -> tuple[Value, Value]:
+def _chosen(x: TracedValue, extreme: TracedValue) -> tuple[TracedValue, TracedValue]:
     here = x.detach()
     found = here.equals(extreme).alu(BinaryOps.OR, here.differs(here))
-    numbers = count_to(_size(x), place_dtype(_size(x)), x.node.device)
+    numbers = iota(_size(x), position_dtype(_size(x)), x.node.device)
     numbers = numbers.reshape((1,) * (len(x.shape) - 1) + (_size(x),)).expand(x.shape)
     positions = scan((found.where(numbers, 0),), MAXIMUM)[0]
     return record("cummax", _CUMMAX, (x, positions), extreme.node, None), positions
 
 
-def _reverse_cummax(grad: Value, entry: Entry) -> Gradients:
+def _reverse_cummax(grad: TracedValue, entry: GradNode) -> Gradients:
     (positions,) = entry.saved
     return grad.scatter(positions, len(grad.shape) - 1, grad.shape[-1]), None
 
@@ -272,7 +272,9 @@ _LOGCUMSUMEXP = Rule(_reverse_logcumsumexp, inputs=(0,))
 _CUMMAX = Rule(_reverse_cummax, inputs=(1,))
 
 
-def along(axis: int, x: Value, function: Callable[[Value], Sequence[Value]]) -> list[Value]:
+def along(
+    axis: int, x: TracedValue, function: Callable[[TracedValue], Sequence[TracedValue]]
+) -> list[TracedValue]:
     """The results of a function of the last axis, applied to another axis."""
     order = [i for i in range(len(x.shape)) if i != axis] + [axis]
     back = [order.index(i) for i in range(len(order))]

@@ -6,8 +6,8 @@ from typing import Any, Generic, NamedTuple
 
 import numpy as np
 
-from ferrule.autograd import Value
-from ferrule.autograd.iota import count_to
+from ferrule.autograd import TracedValue
+from ferrule.autograd.iota import iota
 from ferrule.ir.dtype import DTypeError, dtypes, promote
 from ferrule.ir.lazyop import UnaryOps
 from ferrule.ir.shape.view import ShapeError, prod_sint
@@ -29,7 +29,7 @@ class Histogram(NamedTuple, Generic[T]):
     bin_edges: T
 
 
-def _promoted(self: Tensor, other: Any, what: str) -> tuple[Value, Value]:
+def _promoted(self: Tensor, other: Any, what: str) -> tuple[TracedValue, TracedValue]:
     """This tensor's value and another's, of one dtype, each with its own shape."""
     a = self._read()
     weak = isinstance(other, bool | int | float | list | tuple) and dtypes.is_float(a.dtype)
@@ -196,7 +196,7 @@ def histogram(
 
 def _edges(
     self: Tensor, bins: Any, limits: tuple[float, float] | None, margin: float, what: str
-) -> Value:
+) -> TracedValue:
     """The edges of bins: those given, or at equal distances, and around a single number."""
     value = as_floats(self).flatten()._read().detach()
     if not isinstance(bins, int):
@@ -317,7 +317,7 @@ def _is_right(right: bool, side: str | None) -> bool:
     return right or side == "right"
 
 
-def _searched(sequence: Value, values: Value, right: bool) -> Value:
+def _searched(sequence: TracedValue, values: TracedValue, right: bool) -> TracedValue:
     if len(sequence.shape) == 1:
         flat = values.reshape((prod_sint(values.shape),))
         return order.place_in(sequence, flat, right).reshape(values.shape)
@@ -329,7 +329,7 @@ def _searched(sequence: Value, values: Value, right: bool) -> Value:
     return order.place_in(sequence, values, right)
 
 
-def _is_among(own: Value, others: Value) -> Value:
+def _is_among(own: TracedValue, others: TracedValue) -> TracedValue:
     count = known_size(others.shape[0], "isin")
     if count == 0:
         return own.full(0).cast(dtypes.bool)
@@ -346,22 +346,22 @@ def _is_among(own: Value, others: Value) -> Value:
     return flat.equals(there).reshape(own.shape)
 
 
-def _ends(edges: Value, which: int) -> Value:
+def _ends(edges: TracedValue, which: int) -> TracedValue:
     """The left (0) or right (1) ends of the bins."""
     count = known_size(edges.shape[0], "histogram") - 1
     return edges.shrink(((which, which + count),))
 
 
-def _evenly(low: Value, high: Value, bins: int) -> Value:
+def _evenly(low: TracedValue, high: TracedValue, bins: int) -> TracedValue:
     """The edges of bins of equal width, each counted from the end that is nearer."""
     shape = (bins + 1,)
     low, high = low.expand(shape), high.expand(shape)
-    place = count_to(bins + 1, low.dtype, low.node.device)
+    place = iota(bins + 1, low.dtype, low.node.device)
     step = (high - low) / bins
     return (place < (bins + 1) / 2).where(low + step * place, high - step * (bins - place))
 
 
-def _binned(x: Value, edges: Value, weights: Value | None) -> Value:
+def _binned(x: TracedValue, edges: TracedValue, weights: TracedValue | None) -> TracedValue:
     """How many elements of a vector are in each bin, or their weights."""
     bins = known_size(edges.shape[0], "histogram") - 1
     if weights is not None and weights.shape != x.shape:

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from ferrule.autograd import Value
+from ferrule.autograd import TracedValue
 from ferrule.ir.dtype import DTypeError, dtypes
 from ferrule.ir.shape.view import ShapeError, prod_sint
 from ferrule.tensor.base import Tensor
@@ -32,12 +32,12 @@ from ferrule.tensor.reduce.scan import along
 
 
 def _at(
-    self: Tensor, axis: int, what: str, positions: Callable[[Value], Value]
+    self: Tensor, axis: int, what: str, positions: Callable[[TracedValue], TracedValue]
 ) -> ValuesIndices[Tensor]:
     """The elements at some positions along an axis, and the positions."""
     tensor, place = with_axis(self, axis, what)
 
-    def pick(x: Value) -> Sequence[Value]:
+    def pick(x: TracedValue) -> Sequence[TracedValue]:
         where = positions(x)
         return order.taken(x, where), where
 
@@ -46,7 +46,11 @@ def _at(
 
 
 def _one_at(
-    self: Tensor, axis: int, keepdim: bool, what: str, positions: Callable[[Value], Value]
+    self: Tensor,
+    axis: int,
+    keepdim: bool,
+    what: str,
+    positions: Callable[[TracedValue], TracedValue],
 ) -> ValuesIndices[Tensor]:
     """One element along an axis, and its position."""
     tensor, place = with_axis(self, axis, what)
@@ -242,7 +246,7 @@ def _quantile(
     return self._wrap(front.reshape((*fractions.shape, *shape)))
 
 
-def _fractions(self: Tensor, q: Any, what: str) -> Value:
+def _fractions(self: Tensor, q: Any, what: str) -> TracedValue:
     """The fractions as float64, of at most one axis."""
     if isinstance(q, Tensor):
         fractions = q._read().cast(dtypes.float64)

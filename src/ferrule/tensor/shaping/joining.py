@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from ferrule.autograd import Number, Shape, Value
+from ferrule.autograd import Number, Shape, TracedValue
 from ferrule.autograd.concat import all_true, concatenated
 from ferrule.ir.constant_folding import is_negative_zero
 from ferrule.ir.dtype import promote
@@ -404,11 +404,11 @@ def pad_pairs(padding: Any, shape: Shape) -> list[tuple[sint, sint]]:
     return [(0, 0)] * (rank - len(pairs)) + pairs[::-1]
 
 
-def padded(value: Value, pairs: Sequence[tuple[sint, sint]], fill: Number) -> Value:
+def padded(value: TracedValue, pairs: Sequence[tuple[sint, sint]], fill: Number) -> TracedValue:
     """The value with (before, after) copies of a number around each axis."""
     if fill == 0 and not is_negative_zero(fill):
         return value.pad(pairs)
-    inside = Value(all_true(value)).pad(pairs)
+    inside = TracedValue(all_true(value)).pad(pairs)
     return inside.where(value.pad(pairs), fill)
 
 

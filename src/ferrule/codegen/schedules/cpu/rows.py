@@ -11,8 +11,8 @@ from ferrule.codegen.analysis.vector_shuffles import MAX_VECTORS
 from ferrule.codegen.kernel import Kind, Loop, Nest
 from ferrule.codegen.plan import (
     LINE_BYTES,
+    MIN_PARALLEL_WORK,
     PAGE_BYTES,
-    SERIAL_WORK,
     Plan,
     bytes_loaded,
     loads,
@@ -107,7 +107,7 @@ def _recompute_first(plan: Plan, name: str, below: Sequence[str]) -> None:
         return
     once = plan.work_of(family)
     whole = plan.work(name) - once
-    if whole < SERIAL_WORK:
+    if whole < MIN_PARALLEL_WORK:
         return
     r = loops[0].range
     worth_it = whole // (MIN_WORK_RATIO * max(once, 1))
@@ -327,7 +327,7 @@ def _unroll_few(plan: Plan, name: str, row: Expr) -> None:
 
 def _share_rows(plan: Plan, name: str) -> None:
     nest = plan.nest(name)
-    if not nest.loops or plan.work(name) < SERIAL_WORK:
+    if not nest.loops or plan.work(name) < MIN_PARALLEL_WORK:
         return
     if nest.loops[0].kind is Kind.SERIAL and nest.loops[0].range.size.max > 1:
         inner_reduces = any(n.at == (name, 0) for n in plan.kernel.nests)

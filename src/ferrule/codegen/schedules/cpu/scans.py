@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from math import prod
 
 from ferrule.codegen.kernel import Nest
-from ferrule.codegen.plan import SERIAL_WORK, Plan, loads, step_of
+from ferrule.codegen.plan import MIN_PARALLEL_WORK, Plan, loads, step_of
 from ferrule.codegen.primitives.scans import scanned
 from ferrule.ir.expr import Expr
 
@@ -63,7 +63,7 @@ def _column(root: Nest, total: Nest, others: Sequence[Expr]) -> Expr | None:
 def _along_columns(plan: Plan, name: str, total: str, column: Expr) -> None:
     """Run vectors of totals side by side, each in a register."""
     lanes = plan.lanes(plan.nest(name), column.size.max)
-    most = 4 if plan.work(name) >= SERIAL_WORK else MAX_VECTORS
+    most = 4 if plan.work(name) >= MIN_PARALLEL_WORK else MAX_VECTORS
     vectors = min(most, -(-column.size.max // lanes))
     _, panel = plan.split(name, column, lanes * vectors, "mask")
     inside = plan.vectors(name, panel, lanes)

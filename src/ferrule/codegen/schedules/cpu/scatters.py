@@ -11,7 +11,7 @@ from math import prod
 
 from ferrule.codegen.analysis.injective_stores import Digit, owned_digit
 from ferrule.codegen.kernel import Nest, Store, stores_to_one_place
-from ferrule.codegen.plan import SERIAL_WORK, Plan, step_of
+from ferrule.codegen.plan import MIN_PARALLEL_WORK, Plan, step_of
 from ferrule.codegen.primitives.nests import chosen_place
 from ferrule.ir.expr import Expr
 
@@ -27,7 +27,7 @@ def schedule_rows_of_scatter(plan: Plan) -> bool:
     found = chosen_place(plan.nest(host))
     if len(names) > 2 or len(plan.kernel.roots) != len(names) or found is None:
         return False
-    if not stores_to_one_place(plan.nest(host)) or plan.work(host) < SERIAL_WORK:
+    if not stores_to_one_place(plan.nest(host)) or plan.work(host) < MIN_PARALLEL_WORK:
         return False
     place = stored_by(plan.nest(host)).index.linear()[0][found[0]]
     rows = [d for d in owned(plan.nest(host)) if d[0] > place]

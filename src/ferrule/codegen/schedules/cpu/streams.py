@@ -9,7 +9,7 @@ from ferrule.codegen.analysis.loop_partitions import MAX_SEGMENTS, segments_of
 from ferrule.codegen.analysis.vector_shuffles import MAX_VECTORS, period
 from ferrule.codegen.analysis.window import distance
 from ferrule.codegen.kernel import Kind, Nest
-from ferrule.codegen.plan import SERIAL_WORK, Plan, loads, step_of
+from ferrule.codegen.plan import MIN_PARALLEL_WORK, Plan, loads, step_of
 from ferrule.codegen.primitives.nests import MAX_WRITTEN_TERMS
 from ferrule.ir.expr import COSTLY, Expr, toposort
 
@@ -106,7 +106,7 @@ def _choose_lanes(plan: Plan, name: str) -> None:
     loops = nest.loop_ranges
     if loops[-1] is not v:
         plan.do("reorder", name, (*(r for r in loops if r is not v), v))
-    parallel = plan.work(name) >= SERIAL_WORK
+    parallel = plan.work(name) >= MIN_PARALLEL_WORK
     outer = prod(loop.range.size.max for loop in plan.nest(name).loops[:-1])
     enough = 4 * plan.target.max_threads
     if parallel and len(loops) > 1 and outer >= enough:
@@ -197,7 +197,7 @@ def _transpose(plan: Plan, name: str, v: Expr, w: Expr) -> None:
     They are computed along `w` if all loads are contiguous there. Otherwise only the loads that are
     contiguous along `w` are transposed, in scratch memory.
     """
-    parallel = plan.work(name) >= SERIAL_WORK
+    parallel = plan.work(name) >= MIN_PARALLEL_WORK
     nest = plan.nest(name)
     lanes = plan.lanes(nest, v.size.max)
     found = [e for c in nest.computes for e in loads(c.value)]

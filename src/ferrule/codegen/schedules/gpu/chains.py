@@ -21,7 +21,15 @@ from typing import final
 from ferrule.base.records import dataclass
 from ferrule.codegen.analysis.loop_partitions import segments_of
 from ferrule.codegen.intrinsics import ASYNC_COPIES, MatrixIntrinsic, by_warp_groups
-from ferrule.codegen.kernel import PIECE_BYTES, Compute, Kernel, Kind, Nest, reads
+from ferrule.codegen.kernel import (
+    BANK_LINE_BYTES,
+    MAX_ACCESS_BYTES,
+    Compute,
+    Kernel,
+    Kind,
+    Nest,
+    reads,
+)
 from ferrule.codegen.plan import Plan, loads
 from ferrule.codegen.primitives.editing import ScheduleError
 from ferrule.codegen.primitives.nests import compute_at
@@ -31,12 +39,11 @@ from ferrule.codegen.schedules.gpu.cost import (
     AHEAD_CYCLES,
     FILL_CYCLES,
     LANES,
-    LINE_BYTES,
     OTHER_REGISTERS,
     REGISTERS,
     STEP_CYCLES,
     TURN_CYCLES,
-    GridTile,
+    BlockTile,
     multiprocessors,
     term_cycles,
 )
@@ -63,8 +70,8 @@ class ChainTile:
     Both have the same rows, in the same threads. Without results, there is one result for each row.
     """
 
-    scores: GridTile
-    results: GridTile | None
+    scores: BlockTile
+    results: BlockTile | None
     whole: bool = False
     """True if all terms of a tile's scores are in shared memory at once.
 
@@ -85,7 +92,7 @@ class ChainTile:
     def shared_bytes(self, work: ChainWork) -> int:
         """The bytes of shared memory that it takes, with padding."""
         rows, terms = self.scores.block_rows, self.scores.block_columns
-        near = PIECE_BYTES // work.itemsize
+        near = MAX_ACCESS_BYTES // work.itemsize
         stages, least = self.scores.stages, max(self.scores.step, near)
         elements = 0
         for depth in work.depths:
@@ -154,7 +161,7 @@ def _tiles(target: Target, work: ChainWork) -> Iterator[ChainTile]:
         for down, across, step in itertools.product(counts, counts, TERMS):
             if not (target.warp <= down * across <= most and 4 <= across <= 32):
                 continue
-            scores = GridTile(rows, terms, down, across, step)
+            scores = BlockTile(rows, terms, down, across, step)
             tile = ChainTile(scores, replace(scores, columns=columns, step=terms * across))
             if tile.held(len(work.depths)) * wide <= MAX_REGISTERS:
                 yield tile
@@ -166,7 +173,7 @@ def _matrix_tiles(work: ChainWork, by: MatrixIntrinsic) -> Iterator[ChainTile]:
     for warps, terms, columns, step in itertools.product(
         (2, 4), (4, 8), (1, 2, 4, 8, 16), MATRIX_TERMS
     ):
-        scores = GridTile(half, terms * by.near, warps * by.down, by.across, step, by)
+        scores = BlockTile(half, terms * by.near, warps * by.down, by.across, step, by)
         results = replace(scores, columns=columns * by.near, step=terms * by.columns)
         tile = ChainTile(scores, results)
         if tile.held(len(work.depths)) <= MAX_REGISTERS:
@@ -175,10 +182,10 @@ def _matrix_tiles(work: ChainWork, by: MatrixIntrinsic) -> Iterator[ChainTile]:
 
 def _warp_group_tiles(target: Target, work: ChainWork, by: MatrixIntrinsic) -> Iterator[ChainTile]:
     """The tiles of 64 rows for each four warps, with whole lines of scores and of results."""
-    line = LINE_BYTES // by.itemsize
+    line = BANK_LINE_BYTES // by.itemsize
     for groups, terms, columns in itertools.product((1, 2), (1, 2), (1, 2, 4)):
         warps, each = groups * by.warps, line // by.across
-        scores = GridTile(by.near, terms * each, warps * by.down, by.across, line, by)
+        scores = BlockTile(by.near, terms * each, warps * by.down, by.across, line, by)
         tile = ChainTile(scores, replace(scores, columns=columns * each, step=terms * line))
         fits = scores.threads <= min(MAX_THREADS, target.block_threads)
         if fits and tile.held(len(work.depths)) <= MAX_GROUP_REGISTERS:
@@ -403,7 +410,7 @@ class _ChainTiling:
     chain: Chain
     tile: ChainTile
 
-    def add_up(self, tile: GridTile) -> None:
+    def add_up(self, tile: BlockTile) -> None:
         """Schedule a chain whose last reduce is a contraction; its results have a tile too."""
         plan, chain = self.plan, self.chain
         results = Tiling(plan, chain.name, chain.last, self._axes, tile)
@@ -546,7 +553,7 @@ class _ChainTiling:
         rows = [r for r in kept.ranges if origin(r) is origin(row)]
         terms = [r for r in kept.ranges if r not in rows]
         plan.do("axes", name, (*rows, *terms))
-        plan.do("pad", nest, rows[-1], PIECE_BYTES // kept.value.dtype.itemsize)
+        plan.do("pad", nest, rows[-1], MAX_ACCESS_BYTES // kept.value.dtype.itemsize)
 
     def _finish(self, fills: Sequence[str]) -> None:
         plan, last = self.plan, self.chain.last

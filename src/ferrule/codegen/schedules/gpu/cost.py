@@ -16,7 +16,7 @@ import numpy as np
 
 from ferrule.base.records import dataclass
 from ferrule.codegen.intrinsics import WARP, MatrixIntrinsic, by_warp_groups
-from ferrule.codegen.kernel import BANKS_BYTES, PIECE_BYTES
+from ferrule.codegen.kernel import BANK_LINE_BYTES, MAX_ACCESS_BYTES
 from ferrule.ir.target import Target
 
 # An H100 (compute capability 9.0), where nothing else is said. Sizes are those of the hardware;
@@ -26,7 +26,6 @@ MATRIX_RESULTS = 128  # results of one thread, if warps multiply matrices: half 
 STAGES = (4, 3, 2)  # steps in shared memory at once: one is used, the others are on their way
 GROUP_STAGES = (4,)  # the same for warp groups, which read one more step until they are done
 WARP_GROUP_COLUMNS = (64, 128, 256)  # columns of a tile by warp groups
-LINE_BYTES = 128  # bytes of a line of shared memory, as warp groups read it
 REGISTER_STAGES = (2,)  # stages if the copies on their way are in a thread's registers
 MAX_HELD = 160  # results and copies in a thread's registers; each copy has an address as well
 RESIDENT = 2  # blocks on a multiprocessor at once, assumed where it is not computed
@@ -59,7 +58,7 @@ LINE_SUMS = 32  # sums across memory that lie in a line, all of which one block 
 
 @final
 @dataclass(frozen=True)
-class GridTile:
+class BlockTile:
     """The tile of results that a block computes at a time.
 
     Its threads are a grid of `row_threads` x `column_threads`, and each has `rows` x `columns`
@@ -100,7 +99,7 @@ class GridTile:
         """The bytes of shared memory that it takes at most, with the padding that threads
         may need.
         """
-        padding = 0 if self.matrices else 2 * PIECE_BYTES // itemsize * self.step
+        padding = 0 if self.matrices else 2 * MAX_ACCESS_BYTES // itemsize * self.step
         return self.stages * (self.staged + padding) * itemsize
 
 
@@ -130,7 +129,7 @@ class Work:
 
 
 @lru_cache(maxsize=4096)
-def best_grid_tile(target: Target, work: Work) -> GridTile | None:
+def best_grid_tile(target: Target, work: Work) -> BlockTile | None:
     """The tile with the least time; None if a thread for each result takes less.
 
     Of tiles with equal times it has few elements in shared memory, and few stages.
@@ -168,7 +167,7 @@ def _candidates(
     by: MatrixIntrinsic | None,
     period: int,
     stages: tuple[int, ...],
-) -> tuple[list[GridTile], GridTile]:
+) -> tuple[list[BlockTile], BlockTile]:
     """All tiles for some work, and the same as one tile whose fields are arrays, with an entry for
     each.
     """
@@ -181,10 +180,10 @@ def _candidates(
     arrays: dict[str, Any] = {
         name: np.array([getattr(tile, name) for tile in tiles]) for name in names
     }
-    return tiles, GridTile(**arrays, matrices=by)
+    return tiles, BlockTile(**arrays, matrices=by)
 
 
-def _tiles(target: Target, itemsize: int, period: int) -> Iterator[GridTile]:
+def _tiles(target: Target, itemsize: int, period: int) -> Iterator[BlockTile]:
     sizes = (1, 2, 4, 8, 16)
     counts = [1 << i for i in range(target.block_threads.bit_length())]
     for rows, columns in itertools.product(sizes, sizes):
@@ -194,7 +193,7 @@ def _tiles(target: Target, itemsize: int, period: int) -> Iterator[GridTile]:
             if not target.warp <= down * across <= target.block_threads:
                 continue
             for step in _steps(period):
-                tile = GridTile(rows, columns, down, across, step)
+                tile = BlockTile(rows, columns, down, across, step)
                 if (tile.staged + 4 * step) * itemsize <= target.shared_bytes:
                     yield tile
 
@@ -208,7 +207,7 @@ def _steps(period: int) -> list[int]:
     return sorted({*STEPS, *(n for n in whole if n >= min(STEPS))})
 
 
-def _matrix_tiles(target: Target, by: MatrixIntrinsic) -> Iterator[GridTile]:
+def _matrix_tiles(target: Target, by: MatrixIntrinsic) -> Iterator[BlockTile]:
     counts = (1, 2, 4, 8)
     near = by.rows // by.down
     for down, across, rows, columns in itertools.product(counts, counts, counts, counts):
@@ -216,7 +215,7 @@ def _matrix_tiles(target: Target, by: MatrixIntrinsic) -> Iterator[GridTile]:
         if down * across * WARP > target.block_threads or results > MATRIX_RESULTS:
             continue
         for step in MATRIX_STEPS:
-            tile = GridTile(
+            tile = BlockTile(
                 rows * near, columns * by.near, down * by.down, across * by.across, step, by
             )
             fits = tile.staged * by.itemsize <= target.shared_bytes
@@ -224,37 +223,37 @@ def _matrix_tiles(target: Target, by: MatrixIntrinsic) -> Iterator[GridTile]:
                 yield tile
 
 
-def _warp_group_tiles(target: Target, by: MatrixIntrinsic) -> Iterator[GridTile]:
+def _warp_group_tiles(target: Target, by: MatrixIntrinsic) -> Iterator[BlockTile]:
     """The tiles of 64 rows for each four warps."""
-    step = LINE_BYTES // by.itemsize
+    step = BANK_LINE_BYTES // by.itemsize
     for groups, columns in itertools.product((1, 2), WARP_GROUP_COLUMNS):
         rows = groups * by.warps * by.down
-        tile = GridTile(2, columns // by.across, rows, by.across, step, by)
+        tile = BlockTile(2, columns // by.across, rows, by.across, step, by)
         if tile.threads <= target.block_threads:
             yield tile
 
 
-def _fits(target: Target, work: Work, tile: GridTile) -> Any:
+def _fits(target: Target, work: Work, tile: BlockTile) -> Any:
     """True if the steps of a tile fit into shared memory, and a thread's part into registers."""
     held = tile.rows * tile.columns + _on_their_way(work, tile)
     fits = (tile.shared_bytes(work.copied_bytes) <= target.shared_bytes) & (held <= MAX_HELD)
     return (tile.stages == 1) | fits
 
 
-def _on_their_way(work: Work, tile: GridTile) -> Any:
+def _on_their_way(work: Work, tile: BlockTile) -> Any:
     """The number of copied elements that each thread's registers hold while it multiplies."""
     sides = zip(work.by_registers, (tile.block_rows, tile.block_columns), strict=True)
     held = sum(size for through, size in sides if through) * tile.step // tile.threads
     return held * (tile.stages > 1)
 
 
-def _blocks(target: Target, work: Work, tile: GridTile) -> Any:
+def _blocks(target: Target, work: Work, tile: BlockTile) -> Any:
     """The number of blocks on the multiprocessor that has the most."""
     blocks = work.batch * -(-work.rows // tile.block_rows) * -(-work.columns // tile.block_columns)
     return -(-blocks // multiprocessors(target))
 
 
-def _room(target: Target, work: Work, tile: GridTile) -> Any:
+def _room(target: Target, work: Work, tile: BlockTile) -> Any:
     """The number of blocks that run at once: registers and shared memory limit it."""
     held = tile.rows * tile.columns + _on_their_way(work, tile)
     registers = tile.threads * (OTHER_REGISTERS + held)
@@ -264,7 +263,7 @@ def _room(target: Target, work: Work, tile: GridTile) -> Any:
     return np.maximum(1, room)
 
 
-def grid_tile_cost(target: Target, work: Work, tile: GridTile) -> Any:
+def grid_tile_cost(target: Target, work: Work, tile: BlockTile) -> Any:
     """About the cycles of a contraction, on the multiprocessor that has the most blocks.
 
     For a tile whose fields are arrays it is an array.
@@ -289,7 +288,7 @@ def grid_tile_cost(target: Target, work: Work, tile: GridTile) -> Any:
     return blocks * (steps * (busy + wait / at_once) + first / at_once)
 
 
-def best_group(rows: int, at_once: int, tile: GridTile) -> int:
+def best_group(rows: int, at_once: int, tile: BlockTile) -> int:
     """The number of rows of tiles that are done together: a divisor of the number of all.
 
     The blocks that run at once are a rectangle of tiles, whose rows and columns are in the cache.
@@ -324,7 +323,7 @@ def multiprocessors(target: Target) -> int:
     return max(1, target.max_threads * target.block_threads // (LANES * THREADS_OF_LANE))
 
 
-def term_cycles(target: Target, tile: GridTile, itemsize: int) -> Any:
+def term_cycles(target: Target, tile: BlockTile, itemsize: int) -> Any:
     """The cycles of all lanes for one term of the sums of as many threads."""
     by = tile.matrices
     if by is None:
@@ -332,20 +331,20 @@ def term_cycles(target: Target, tile: GridTile, itemsize: int) -> Any:
         return np.maximum(tile.rows * tile.columns, banks)
     if by.warps > 1:
         columns = tile.block_columns
-        read = (by.warps * by.rows + columns) * by.terms * by.itemsize / BANKS_BYTES
+        read = (by.warps * by.rows + columns) * by.terms * by.itemsize / BANK_LINE_BYTES
         return np.maximum(GROUP_CYCLES * columns, read) / by.terms
     rows, columns = tile.rows * by.down // by.rows, tile.columns // by.near
     banks = rows * by.rows // by.across + columns * by.columns // by.across
     return np.maximum(MATRIX_CYCLES * rows * columns, banks) * LANES / WARP / by.terms
 
 
-def _bank_reads(target: Target, tile: GridTile, itemsize: int) -> Any:
+def _bank_reads(target: Target, tile: BlockTile, itemsize: int) -> Any:
     """The number of reads of all banks of shared memory for one term of a warp's sums."""
     across = np.minimum(tile.column_threads, target.warp)
     down = np.maximum(1, target.warp // across)
 
     def reads(results: Any, threads: Any) -> Any:
-        near = np.minimum(results * itemsize, PIECE_BYTES)
-        return results * itemsize / near * np.maximum(1.0, near * threads / BANKS_BYTES)
+        near = np.minimum(results * itemsize, MAX_ACCESS_BYTES)
+        return results * itemsize / near * np.maximum(1.0, near * threads / BANK_LINE_BYTES)
 
     return reads(tile.columns, across) + reads(tile.rows, down)

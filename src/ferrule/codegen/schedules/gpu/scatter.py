@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from math import gcd, prod
 
-from ferrule.codegen.kernel import PIECE_BYTES, Kind
+from ferrule.codegen.kernel import MAX_ACCESS_BYTES, Kind
 from ferrule.codegen.plan import LINE_BYTES, Plan
 from ferrule.codegen.primitives.loops import MAX_SKIP_SIZE
 from ferrule.codegen.primitives.nests import chosen_place
@@ -196,7 +196,7 @@ def _lanes(plan: Plan, names: Sequence[str]) -> int:
 
     It is 1 unless the last loop that owns its elements is contiguous in all loads and stores.
     """
-    lanes = PIECE_BYTES
+    lanes = MAX_ACCESS_BYTES
     for name in names:
         near = [r for (step, _), r in owned(plan.nest(name)).items() if step == 1]
         lanes = gcd(lanes, aligned_lanes(plan.nest(name), near[0]) if near else 1)

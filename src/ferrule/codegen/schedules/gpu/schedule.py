@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from math import prod
 
-from ferrule.codegen.kernel import PIECE_BYTES, Kind, Nest, stores_to_one_place
+from ferrule.codegen.kernel import MAX_ACCESS_BYTES, Kind, Nest, stores_to_one_place
 from ferrule.codegen.plan import Plan, loads, step_of
 from ferrule.codegen.primitives.editing import ScheduleError, is_ordered
 from ferrule.codegen.schedules.cpu.chains import has_blocks
@@ -148,7 +148,7 @@ def _share_of(size: int, shares: int, whole: int) -> int:
     threads whole vectors.
     """
     for count in range(shares, shares // 2, -1):
-        if size % count == 0 and (whole == 1 or size // count % PIECE_BYTES == 0):
+        if size % count == 0 and (whole == 1 or size // count % MAX_ACCESS_BYTES == 0):
             return size // count
     return -(-size // (shares * whole)) * whole
 

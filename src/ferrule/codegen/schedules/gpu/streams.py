@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from math import gcd, prod
 
-from ferrule.codegen.kernel import PIECE_BYTES, Nest
+from ferrule.codegen.kernel import MAX_ACCESS_BYTES, Nest
 from ferrule.codegen.plan import Plan, loads, step_of
 from ferrule.ir.expr import Expr, ExprOp, toposort
 
@@ -108,7 +108,7 @@ def _odd_lanes(nest: Nest, r: Expr) -> int:
             accesses.append((c.store.index, c.store.valid, c.value.dtype.itemsize))
     if any(r in valid.ranges for _, valid, _ in accesses):
         return 1
-    lanes = PIECE_BYTES // max((size for *_, size in accesses), default=PIECE_BYTES)
+    lanes = MAX_ACCESS_BYTES // max((size for *_, size in accesses), default=MAX_ACCESS_BYTES)
     for index, _, _ in accesses:
         step = step_of(index, r)
         if step not in (0, 1):

@@ -22,14 +22,20 @@ from ferrule.codegen.intrinsics import (
     MatrixIntrinsic,
     native_matrix_intrinsic,
 )
-from ferrule.codegen.kernel import COMBINING_BYTES, PIECE_BYTES, Compute, Kind, Nest
+from ferrule.codegen.kernel import (
+    BANK_LINE_BYTES,
+    COMBINING_BYTES,
+    MAX_ACCESS_BYTES,
+    Compute,
+    Kind,
+    Nest,
+)
 from ferrule.codegen.plan import Plan, loads, step_of
 from ferrule.codegen.primitives.editing import is_product_of_loads
 from ferrule.codegen.schedules.cpu.contraction import is_contraction
 from ferrule.codegen.schedules.gpu.cost import (
-    LINE_BYTES,
     RESIDENT,
-    GridTile,
+    BlockTile,
     Work,
     best_grid_tile,
     best_group,
@@ -43,7 +49,7 @@ from ferrule.ir.expr import Expr, ExprOp, const, range_, substitute, toposort
 from ferrule.ir.target import Target
 
 SECTOR_BYTES = 32  # bytes that one access to a GPU's memory moves, at least
-LINE = LINE_BYTES // 2  # elements of 16 bits in a line of shared memory
+LINE = BANK_LINE_BYTES // 2  # elements of 16 bits in a line of shared memory
 UNROLLED = 4  # terms in the innermost loop; not measured
 MAX_SEEN_STEPS = 32  # steps along an axis that are looked at for adjacent elements; not measured
 
@@ -128,7 +134,7 @@ def seconds_in_parts(plan: Plan, name: str, parts: int) -> float | None:
     return cycles / clock(plan.target)
 
 
-def tile_grid(plan: Plan, name: str, tile: GridTile) -> bool:
+def tile_grid(plan: Plan, name: str, tile: BlockTile) -> bool:
     """Give a tile to the only reduce in a root nest; False if it is no contraction."""
     contraction = _contraction(plan, name)
     if contraction is None:
@@ -224,7 +230,7 @@ class Tiling:
     name: str
     reduce: str
     axes: Axes
-    tile: GridTile
+    tile: BlockTile
 
     def apply(self) -> None:
         row, column = self.blocks()
@@ -392,7 +398,7 @@ class Tiling:
         if tile.matrices is not None:
             self._warps(tile.matrices, nest, row, column, term)
             return
-        lanes = max(1, PIECE_BYTES // self._dtype.itemsize)
+        lanes = max(1, MAX_ACCESS_BYTES // self._dtype.itemsize)
         outer = self._around(nest, row, column, term)
         rows = _shared_out(plan, nest, row, tile.row_threads, min(tile.rows, lanes))
         columns = _Shares()
@@ -513,7 +519,7 @@ def _bind(
 # -- copies of the operands ------------------------------------------------------------------------
 
 
-def fill_copy(plan: Plan, name: str, tile: GridTile) -> None:
+def fill_copy(plan: Plan, name: str, tile: BlockTile) -> None:
     """Share out a copy among the threads of a block: neighbouring threads read adjacent elements.
 
     It is made as many steps ahead as the tile has stages, if it hangs in a loop over steps.
@@ -573,7 +579,7 @@ def _pad(plan: Plan, name: str, axis: Expr) -> None:
     """Pad an axis, so that neighbouring threads write to different banks."""
     (c,) = plan.nest(name).computes
     inner = [r for r in c.ranges if plan.kernel.origin(r) is plan.kernel.origin(axis)][-1]
-    plan.do("pad", name, inner, PIECE_BYTES // c.value.dtype.itemsize)
+    plan.do("pad", name, inner, MAX_ACCESS_BYTES // c.value.dtype.itemsize)
 
 
 def _unit_steps(e: Expr, r: Expr) -> int:
@@ -589,7 +595,7 @@ def _unit_steps(e: Expr, r: Expr) -> int:
 
 def _lanes(e: Expr, r: Expr) -> int:
     """The number of adjacent elements that one load takes: aligned, under one condition."""
-    lanes = gcd(PIECE_BYTES // e.dtype.itemsize, r.size.arg)
+    lanes = gcd(MAX_ACCESS_BYTES // e.dtype.itemsize, r.size.arg)
     while lanes > 1 and not _is_whole(e, r, lanes):
         lanes //= 2
     return lanes
