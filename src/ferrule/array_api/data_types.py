@@ -136,6 +136,8 @@ def promoted(x1: Tensor | Scalar, x2: Tensor | Scalar) -> tuple[Tensor, Tensor]:
 def total_dtype(dtype: DType) -> DType:
     """The type of a sum or a product: the standard's, which goes by the default integer, int32.
 
+    >>> from ferrule import dtypes
+    >>> from ferrule.array_api.data_types import total_dtype
     >>> total_dtype(dtypes.int8), total_dtype(dtypes.uint16), total_dtype(dtypes.int64)
     (dtypes.int32, dtypes.uint32, dtypes.int64)
     """

@@ -80,7 +80,7 @@ class DeviceUnavailableError(RuntimeError):
 
 # *** which device ***
 
-# The one upward edge between the layers: devices are loaded by name, at first use.
+# An edge upward (docs/layout.md, Layers): devices are loaded by name, at first use.
 _TABLE = {
     "CPU": "ferrule.runtime.cpu:device",
     "NUMPY": "ferrule.runtime.numpy:device",
@@ -270,6 +270,7 @@ allocators.opener = _open_allocator
 _CODEGEN = (
     "base/records",
     "ir/dtype",
+    "ir/target",
     "ir/fits",
     "ir/expr",
     "base/enums",

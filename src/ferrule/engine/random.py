@@ -4,6 +4,9 @@ Call number c draws its element i from the block with counter (i, c) under the s
 no two numbers of a stream share a block, and none depends on how many were drawn before. Key and
 call number are in three words of memory on each device, advanced by a write: what a captured
 program draws at every replay is new, and follows `manual_seed`.
+
+The words are the same on every device, and so are the numbers of `rand`. Normal numbers are made of
+them by logarithms and cosines, so their last bits may differ. Each device counts its own calls.
 """
 
 from __future__ import annotations

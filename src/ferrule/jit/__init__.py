@@ -81,6 +81,9 @@ class TinyJit(Generic[ReturnType]):
     after a number changed that the function finds in an enclosing scope, in its module or in an
     attribute. With `JIT=0` the function just runs.
 
+    Such a call is recorded at once. If eight recordings were never replayed, later ones wait for
+    the second call of their kind; 32 are kept.
+
     On methods each instance has a state of its own.
 
     Raises `JitError` where the function reads a tensor's values (`item`, `tolist`, `numpy`), or

@@ -16,6 +16,8 @@ from ferrule.tensor.data import DTypeLike
 def ReLU(x: Tensor, /, inplace: bool = False) -> Tensor:
     """max(x, 0).
 
+    >>> from ferrule import Tensor
+    >>> from ferrule.nn import ReLU
     >>> ReLU()(Tensor([-1.0, 2.0])).tolist()
     [0.0, 2.0]
     """
@@ -50,6 +52,8 @@ def RReLU(
 ) -> Tensor:
     """x; below zero times a random number between `lower` and `upper`, or in evaluation their mean.
 
+    >>> from ferrule import Tensor
+    >>> from ferrule.nn import RReLU
     >>> RReLU(0.25, 0.75)(Tensor([-4.0, 2.0])).tolist()
     [-2.0, 2.0]
     """
@@ -271,6 +275,8 @@ def GLU(x: Tensor, /, dim: int = -1) -> Tensor:
 def Softmax(x: Tensor, /, dim: int) -> Tensor:
     """Positive numbers of sum 1 along an axis.
 
+    >>> from ferrule import Tensor
+    >>> from ferrule.nn import Softmax
     >>> Softmax(dim=1)(Tensor([[0.0, 0.0]])).tolist()
     [[0.5, 0.5]]
     """
@@ -316,6 +322,8 @@ class PReLU(Shown):
 
     Raises `ShapeError` if there are several slopes and the input has another number of channels.
 
+    >>> from ferrule import Tensor
+    >>> from ferrule.nn import PReLU
     >>> PReLU()(Tensor([-2.0, 2.0])).tolist()
     [-0.5, 2.0]
     """

@@ -28,6 +28,8 @@ class MultiheadAttention(Shown):
     Raises `ShapeError` if `embed_dim` does not divide into the heads, or for inputs of other
     widths.
 
+    >>> from ferrule import Tensor
+    >>> from ferrule.nn import MultiheadAttention
     >>> x = Tensor.ones(5, 2, 8)
     >>> out, weights = MultiheadAttention(8, num_heads=4)(x, x, x)
     >>> out.shape, weights.shape

@@ -14,6 +14,7 @@ Layer: TypeAlias = Callable[..., Any]
 class ModuleList(list[Any]):
     """A list of layers. Any list is a container of layers, with parameters named by their places.
 
+    >>> from ferrule.nn import ModuleList
     >>> len(ModuleList([abs, round]))
     2
     """
@@ -29,6 +30,7 @@ class ModuleList(list[Any]):
 class ModuleDict(dict[str, Any]):
     """Layers by name. Any dict is a container of layers, with parameters named by its keys.
 
+    >>> from ferrule.nn import ModuleDict
     >>> list(ModuleDict({"size": abs}))
     ['size']
     """
@@ -50,6 +52,7 @@ class Sequential(Shown):
 
     Raises `TypeError` for a layer that cannot be called.
 
+    >>> from ferrule.nn import Sequential
     >>> from ferrule import Tensor
     >>> model = Sequential(Tensor.relu, Tensor.sqrt)
     >>> model(Tensor([-1.0, 4.0])).tolist()

@@ -134,6 +134,8 @@ class Conv1d(_Convolution):
     Raises `ShapeError` for channels that do not divide into the groups, for an input of other
     channels or smaller than the kernel; `ValueError` for another `padding` or `padding_mode`.
 
+    >>> from ferrule import Tensor
+    >>> from ferrule.nn import Conv1d
     >>> Conv1d(3, 8, kernel_size=3, padding="same")(Tensor.ones(1, 3, 5)).shape
     (1, 8, 5)
     """
@@ -151,6 +153,8 @@ class Conv2d(_Convolution):
     Raises `ShapeError` for channels that do not divide into the groups, for an input of other
     channels or smaller than the kernel; `ValueError` for another `padding` or `padding_mode`.
 
+    >>> from ferrule import Tensor
+    >>> from ferrule.nn import Conv2d
     >>> Conv2d(3, 8, kernel_size=3, padding=1)(Tensor.ones(1, 3, 5, 5)).shape
     (1, 8, 5, 5)
     """
@@ -165,6 +169,8 @@ class Conv3d(_Convolution):
     Raises `ShapeError` for channels that do not divide into the groups, for an input of other
     channels or smaller than the kernel; `ValueError` for another `padding` or `padding_mode`.
 
+    >>> from ferrule import Tensor
+    >>> from ferrule.nn import Conv3d
     >>> Conv3d(3, 8, kernel_size=(1, 3, 3))(Tensor.ones(1, 3, 2, 5, 5)).shape
     (1, 8, 2, 3, 3)
     """
@@ -246,6 +252,8 @@ class ConvTranspose1d(_Transposed):
 
     Raises `ShapeError` for an input of other channels, or an `output_size` that cannot be reached.
 
+    >>> from ferrule import Tensor
+    >>> from ferrule.nn import ConvTranspose1d
     >>> ConvTranspose1d(3, 8, kernel_size=2, stride=2)(Tensor.ones(1, 3, 5)).shape
     (1, 8, 10)
     """
@@ -261,6 +269,8 @@ class ConvTranspose2d(_Transposed):
 
     Raises `ShapeError` for an input of other channels, or an `output_size` that cannot be reached.
 
+    >>> from ferrule import Tensor
+    >>> from ferrule.nn import ConvTranspose2d
     >>> ConvTranspose2d(3, 8, kernel_size=2, stride=2)(Tensor.ones(1, 3, 5, 5)).shape
     (1, 8, 10, 10)
     """
@@ -274,6 +284,8 @@ class ConvTranspose3d(_Transposed):
 
     Raises `ShapeError` for an input of other channels, or an `output_size` that cannot be reached.
 
+    >>> from ferrule import Tensor
+    >>> from ferrule.nn import ConvTranspose3d
     >>> ConvTranspose3d(3, 8, kernel_size=2)(Tensor.ones(1, 3, 2, 5, 5)).shape
     (1, 8, 3, 6, 6)
     """

@@ -23,6 +23,8 @@ class Embedding(Shown):
     **An index out of range gives a row of zeros**, where PyTorch raises: it is known only when it
     runs. With `FERRULE_CHECK_INDEX=1` it raises `IndexError` then.
 
+    >>> from ferrule import Tensor
+    >>> from ferrule.nn import Embedding
     >>> Embedding(10, 4)(Tensor([[1, 2, 3]])).shape
     (1, 3, 4)
     """
@@ -58,6 +60,8 @@ class Embedding(Shown):
     ) -> Self:
         """A layer with the rows of `embeddings`, which are trained only if not frozen.
 
+        >>> from ferrule import Tensor
+        >>> from ferrule.nn import Embedding
         >>> Embedding.from_pretrained(Tensor([[1.0, 2.0], [3.0, 4.0]]))(Tensor([1])).tolist()
         [[3.0, 4.0]]
         """
@@ -87,6 +91,8 @@ class EmbeddingBag(Shown):
 
     Raises `ShapeError` for a vector of indices without offsets.
 
+    >>> from ferrule import Tensor
+    >>> from ferrule.nn import EmbeddingBag
     >>> EmbeddingBag(10, 4)(Tensor([[1, 2, 3], [4, 5, 6]])).shape
     (2, 4)
     """

@@ -94,6 +94,8 @@ def _class_of(function: Callable[..., Any]) -> Any:
 def layer(function: Callable[Concatenate[Tensor, P], Any]) -> Callable[P, Function]:
     """The class of layers that call a function of one tensor.
 
+    >>> from ferrule import Tensor
+    >>> from ferrule.nn.functions import layer
     >>> @layer
     ... def Scale(x: Tensor, /, factor: float = 2.0) -> Tensor:
     ...     return x * factor

@@ -46,6 +46,7 @@ def calculate_gain(nonlinearity: str, param: float | None = None) -> float:
 
     `param` is the slope of "leaky_relu" below zero, 0.01 unless given.
 
+    >>> from ferrule.nn.init import calculate_gain
     >>> calculate_gain("tanh")
     1.6666666666666667
     """
@@ -81,6 +82,8 @@ def _written(tensor: Tensor, write: Callable[[Tensor], Any]) -> Tensor:
 def constant_(tensor: Tensor, val: float) -> Tensor:
     """One value everywhere.
 
+    >>> from ferrule import Tensor
+    >>> from ferrule.nn.init import constant_
     >>> constant_(Tensor.zeros(2), 3.0).tolist()
     [3.0, 3.0]
     """
@@ -115,6 +118,8 @@ def zeros_(tensor: Tensor) -> Tensor:
 def eye_(tensor: Tensor) -> Tensor:
     """Ones on the diagonal of a matrix, zeros elsewhere.
 
+    >>> from ferrule import Tensor
+    >>> from ferrule.nn.init import eye_
     >>> eye_(Tensor.zeros(2, 3)).tolist()
     [[1.0, 0.0, 0.0], [0.0, 1.0, 0.0]]
     """
@@ -153,6 +158,8 @@ def trunc_normal_(
 ) -> Tensor:
     """Normally distributed random numbers of those that are in [a, b].
 
+    >>> from ferrule import Tensor
+    >>> from ferrule.nn.init import trunc_normal_
     >>> bool((trunc_normal_(Tensor.zeros(50), a=-1, b=1).abs() <= 1).all())
     True
     """
@@ -175,6 +182,8 @@ def xavier_uniform_(tensor: Tensor, gain: float = 1.0) -> Tensor:
     Glorot and Bengio, "Understanding the difficulty of training deep feedforward neural networks"
     (2010).
 
+    >>> from ferrule import Tensor
+    >>> from ferrule.nn.init import xavier_uniform_
     >>> bool((xavier_uniform_(Tensor.zeros(3, 3)).abs() <= 1).all())
     True
     """
@@ -240,6 +249,8 @@ def orthogonal_(tensor: Tensor, gain: float = 1.0) -> Tensor:
     Saxe and others, "Exact solutions to the nonlinear dynamics of learning in deep linear neural
     networks" (2013). Decomposed on the host.
 
+    >>> from ferrule import Tensor
+    >>> from ferrule.nn.init import orthogonal_
     >>> rows = orthogonal_(Tensor.zeros(2, 4))
     >>> (rows @ rows.T - Tensor.eye(2)).abs().max().item() < 1e-6
     True

@@ -19,6 +19,8 @@ class Linear(Shown):
 
     Raises `ShapeError` for a negative number of features, or an input of another width.
 
+    >>> from ferrule import Tensor
+    >>> from ferrule.nn import Linear
     >>> Linear(3, 2)(Tensor.ones(4, 3)).shape
     (4, 2)
     """
@@ -50,6 +52,8 @@ class Bilinear(Shown):
 
     Raises `ShapeError` for a negative number of features, or inputs of other widths.
 
+    >>> from ferrule import Tensor
+    >>> from ferrule.nn import Bilinear
     >>> Bilinear(3, 4, 2)(Tensor.ones(5, 3), Tensor.ones(5, 4)).shape
     (5, 2)
     """

@@ -27,8 +27,15 @@ def CrossEntropyLoss(
     reduction: str = "mean",
     label_smoothing: float = 0.0,
 ) -> Tensor:
-    """The loss of unnormalised scores (N, C, ...) for class indices (N, ...) or probabilities.
+    """The mean of -log softmax(scores)[target], of scores (N, C, ...).
 
+    `target` holds class indices (N, ...), or probabilities (N, C, ...). Indices equal to
+    `ignore_index` count as nothing, `weight` (C,) is a factor for each class, and
+    `label_smoothing` mixes in the same probability for all classes. `reduction` is "mean", "sum"
+    or "none", which gives (N, ...). Raises `ShapeError` if the shapes do not fit.
+
+    >>> from ferrule import Tensor
+    >>> from ferrule.nn import CrossEntropyLoss
     >>> CrossEntropyLoss()(Tensor([[100.0, 0.0]]), Tensor([1])).item()
     100.0
     """
@@ -88,6 +95,8 @@ def BCEWithLogitsLoss(
 def MSELoss(x: Tensor, target: Tensor, /, reduction: str = "mean") -> Tensor:
     """The squared difference.
 
+    >>> from ferrule import Tensor
+    >>> from ferrule.nn import MSELoss
     >>> MSELoss(reduction="sum")(Tensor([1.0, 2.0]), Tensor([3.0, 2.0])).item()
     4.0
     """
@@ -345,6 +354,8 @@ def GaussianNLLLoss(
 class CTCLoss(Shown):
     """Connectionist temporal classification: see `Tensor.ctc_loss`.
 
+    >>> from ferrule import Tensor
+    >>> from ferrule.nn import CTCLoss
     >>> scores = Tensor.ones(5, 1, 3).log_softmax(-1)
     >>> CTCLoss()(scores, Tensor([[1, 2]]), [5], [2]).shape
     ()

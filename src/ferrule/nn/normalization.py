@@ -118,6 +118,8 @@ class BatchNorm(_ByChannel):
 
     Raises `ShapeError` for an input of another number of channels.
 
+    >>> from ferrule import Tensor
+    >>> from ferrule.nn import BatchNorm
     >>> BatchNorm(3)(Tensor.ones(2, 3, 4, 4)).shape
     (2, 3, 4, 4)
     """
@@ -151,6 +153,8 @@ class InstanceNorm(_ByChannel):
 
     Raises `ShapeError` for an input of another number of channels.
 
+    >>> from ferrule import Tensor
+    >>> from ferrule.nn import InstanceNorm
     >>> InstanceNorm(3)(Tensor.ones(2, 3, 4, 4)).shape
     (2, 3, 4, 4)
     """
@@ -208,6 +212,8 @@ class LayerNorm(Shown):
 
     Raises `ShapeError` if the last axes of the input differ from `normalized_shape`.
 
+    >>> from ferrule import Tensor
+    >>> from ferrule.nn import LayerNorm
     >>> LayerNorm(8)(Tensor.ones(2, 8)).shape
     (2, 8)
     """
@@ -244,6 +250,8 @@ class GroupNorm(Shown):
     Raises `ShapeError` for channels that do not divide into the groups, or an input of other
     channels.
 
+    >>> from ferrule import Tensor
+    >>> from ferrule.nn import GroupNorm
     >>> GroupNorm(2, 6)(Tensor.ones(1, 6, 4, 4)).shape
     (1, 6, 4, 4)
     """
@@ -290,6 +298,8 @@ class RMSNorm(Shown):
 
     Raises `ShapeError` if the last axes of the input differ from `normalized_shape`.
 
+    >>> from ferrule import Tensor
+    >>> from ferrule.nn import RMSNorm
     >>> RMSNorm(4)(Tensor.ones(2, 4)).shape
     (2, 4)
     """

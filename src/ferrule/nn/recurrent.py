@@ -116,6 +116,8 @@ class RNNCell(_Cell):
 
     Raises `ShapeError` for an input or a state of other sizes.
 
+    >>> from ferrule import Tensor
+    >>> from ferrule.nn import RNNCell
     >>> RNNCell(3, 4)(Tensor.ones(2, 3)).shape
     (2, 4)
     """
@@ -150,6 +152,8 @@ class LSTMCell(_Cell):
 
     Raises `ShapeError` for an input or states of other sizes.
 
+    >>> from ferrule import Tensor
+    >>> from ferrule.nn import LSTMCell
     >>> hidden, cell = LSTMCell(3, 4)(Tensor.ones(2, 3))
     >>> hidden.shape, cell.shape
     ((2, 4), (2, 4))
@@ -185,6 +189,8 @@ class GRUCell(_Cell):
 
     Raises `ShapeError` for an input or a state of other sizes.
 
+    >>> from ferrule import Tensor
+    >>> from ferrule.nn import GRUCell
     >>> GRUCell(3, 4)(Tensor.ones(2, 3)).shape
     (2, 4)
     """
@@ -373,6 +379,8 @@ class RNN(_Recurrent):
     Raises `ShapeError` for an input or states of other sizes, `ValueError` for another
     `nonlinearity`.
 
+    >>> from ferrule import Tensor
+    >>> from ferrule.nn import RNN
     >>> out, last = RNN(3, 4)(Tensor.ones(5, 2, 3))
     >>> out.shape, last.shape
     ((5, 2, 4), (1, 2, 4))
@@ -417,6 +425,8 @@ class LSTM(_Recurrent):
 
     Raises `ShapeError` for an input or states of other sizes.
 
+    >>> from ferrule import Tensor
+    >>> from ferrule.nn import LSTM
     >>> out, (hidden, cell) = LSTM(3, 4, bidirectional=True)(Tensor.ones(5, 2, 3))
     >>> out.shape, hidden.shape, cell.shape
     ((5, 2, 8), (2, 2, 4), (2, 2, 4))
@@ -462,6 +472,8 @@ class GRU(_Recurrent):
 
     Raises `ShapeError` for an input or states of other sizes.
 
+    >>> from ferrule import Tensor
+    >>> from ferrule.nn import GRU
     >>> out, last = GRU(3, 4, num_layers=2, batch_first=True)(Tensor.ones(2, 5, 3))
     >>> out.shape, last.shape
     ((2, 5, 4), (2, 2, 4))

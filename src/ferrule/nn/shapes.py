@@ -16,6 +16,8 @@ from ferrule.tensor import Tensor
 class Identity(Shown):
     """Returns its input unchanged; takes any settings, and ignores them.
 
+    >>> from ferrule import Tensor
+    >>> from ferrule.nn import Identity
     >>> Identity(54, unused=True)(Tensor([1.0])).tolist()
     [1.0]
     """
@@ -32,6 +34,8 @@ class Identity(Shown):
 def Flatten(x: Tensor, /, start_dim: int = 1, end_dim: int = -1) -> Tensor:
     """Some axes as one, all but the first if nothing is said.
 
+    >>> from ferrule import Tensor
+    >>> from ferrule.nn import Flatten
     >>> Flatten()(Tensor.ones(2, 3, 4)).shape
     (2, 12)
     """
@@ -56,6 +60,8 @@ def Unflatten(x: Tensor, /, dim: int, unflattened_size: Sequence[int]) -> Tensor
 def Dropout(x: Tensor, /, p: Chance = 0.5, inplace: bool = False) -> Tensor:
     """Zeroes elements with probability `p`, and scales the rest up, while `Tensor.training`.
 
+    >>> from ferrule import Tensor
+    >>> from ferrule.nn import Dropout
     >>> Dropout(0.5)(Tensor.ones(3)).tolist()
     [1.0, 1.0, 1.0]
     """
@@ -152,6 +158,8 @@ def MaxPool2d(
 ) -> Any:
     """The largest element in each window over the last two axes.
 
+    >>> from ferrule import Tensor
+    >>> from ferrule.nn import MaxPool2d
     >>> MaxPool2d(2)(Tensor([[[1, 2, 3, 4], [5, 6, 7, 8]]])).tolist()
     [[[6, 8]]]
     """
@@ -362,6 +370,8 @@ def AdaptiveAvgPool1d(x: Tensor, /, output_size: Wanted) -> Tensor:
 def AdaptiveAvgPool2d(x: Tensor, /, output_size: Wanted) -> Tensor:
     """Means over as many parts of the last two axes as are wanted; None is as many as there are.
 
+    >>> from ferrule import Tensor
+    >>> from ferrule.nn import AdaptiveAvgPool2d
     >>> AdaptiveAvgPool2d(1)(Tensor([[[1.0, 2.0], [3.0, 6.0]]])).tolist()
     [[[3.0]]]
     """
@@ -427,6 +437,8 @@ def Upsample(
 ) -> Tensor:
     """`Tensor.interpolate`: to a size, or by a factor.
 
+    >>> from ferrule import Tensor
+    >>> from ferrule.nn import Upsample
     >>> Upsample(scale_factor=2)(Tensor([[[1.0, 2.0]]])).tolist()
     [[[1.0, 1.0, 2.0, 2.0]]]
     """

@@ -81,6 +81,8 @@ class TransformerEncoderLayer(_Block):
     Raises `ShapeError` for an input of another width, `ValueError` for another name of an
     activation.
 
+    >>> from ferrule import Tensor
+    >>> from ferrule.nn import TransformerEncoderLayer
     >>> layer = TransformerEncoderLayer(d_model=8, nhead=2, dim_feedforward=16, batch_first=True)
     >>> layer(Tensor.ones(2, 5, 8), is_causal=True).shape
     (2, 5, 8)
@@ -136,6 +138,8 @@ class TransformerDecoderLayer(_Block):
     Raises `ShapeError` for an input of another width, `ValueError` for another name of an
     activation.
 
+    >>> from ferrule import Tensor
+    >>> from ferrule.nn import TransformerDecoderLayer
     >>> layer = TransformerDecoderLayer(d_model=8, nhead=2, dim_feedforward=16)
     >>> layer(Tensor.ones(5, 2, 8), Tensor.ones(7, 2, 8), tgt_is_causal=True).shape
     (5, 2, 8)
@@ -217,6 +221,8 @@ def _check_layers(stack: object, layer: object, num_layers: int) -> None:
 class TransformerEncoder(Shown):
     """`num_layers` copies of a layer, one after another, and a norm at the end if there is one.
 
+    >>> from ferrule import Tensor
+    >>> from ferrule.nn import TransformerEncoder, TransformerEncoderLayer
     >>> layer = TransformerEncoderLayer(d_model=8, nhead=2, dim_feedforward=16)
     >>> TransformerEncoder(layer, num_layers=2)(Tensor.ones(5, 2, 8)).shape
     (5, 2, 8)
@@ -250,6 +256,8 @@ class TransformerEncoder(Shown):
 class TransformerDecoder(Shown):
     """`num_layers` copies of a decoder's layer, and a norm at the end if there is one.
 
+    >>> from ferrule import Tensor
+    >>> from ferrule.nn import TransformerDecoder, TransformerDecoderLayer
     >>> layer = TransformerDecoderLayer(d_model=8, nhead=2, dim_feedforward=16)
     >>> TransformerDecoder(layer, num_layers=2)(Tensor.ones(5, 2, 8), Tensor.ones(3, 2, 8)).shape
     (5, 2, 8)
@@ -277,6 +285,8 @@ class TransformerDecoder(Shown):
 class Transformer(Shown):
     """An encoder and a decoder, with a norm after each.
 
+    >>> from ferrule import Tensor
+    >>> from ferrule.nn import Transformer
     >>> model = Transformer(8, 2, 1, 1, dim_feedforward=16, batch_first=True)
     >>> model(Tensor.ones(2, 5, 8), Tensor.ones(2, 3, 8), tgt_is_causal=True).shape
     (2, 3, 8)

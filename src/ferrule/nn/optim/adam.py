@@ -119,6 +119,8 @@ class Adam(_Adam):
     Raises `OptimizerError` for no parameters, for parameters that are no float tensors, and for
     settings out of range.
 
+    >>> from ferrule import Tensor
+    >>> from ferrule.nn.optim import Adam
     >>> weight = Tensor([1.0])
     >>> optimizer = Adam([weight], lr=0.25)
     >>> _ = (weight * 3).sum().backward()
@@ -156,6 +158,8 @@ class AdamW(_Adam):
     Raises `OptimizerError` for no parameters, for parameters that are no float tensors, and for
     settings out of range.
 
+    >>> from ferrule import Tensor
+    >>> from ferrule.nn.optim import AdamW
     >>> weight = Tensor([1.0])
     >>> optimizer = AdamW([weight], lr=0.25, weight_decay=1.0)
     >>> _ = (weight * 3).sum().backward()
@@ -194,6 +198,8 @@ class LAMB(_Moments):
     Raises `OptimizerError` for no parameters, for parameters that are no float tensors, and for
     settings out of range.
 
+    >>> from ferrule import Tensor
+    >>> from ferrule.nn.optim import LAMB
     >>> weight = Tensor([3.0, 4.0])
     >>> optimizer = LAMB([weight], lr=0.1)
     >>> _ = (weight * Tensor([1.0, 0.0])).sum().backward()
@@ -232,6 +238,8 @@ class Adamax(_Moments):
     Raises `OptimizerError` for no parameters, for parameters that are no float tensors, and for
     settings out of range.
 
+    >>> from ferrule import Tensor
+    >>> from ferrule.nn.optim import Adamax
     >>> weight = Tensor([1.0])
     >>> optimizer = Adamax([weight], lr=0.25)
     >>> _ = (weight * 3).sum().backward()
@@ -285,6 +293,8 @@ class NAdam(_Decoupling):
     Raises `OptimizerError` for no parameters, for parameters that are no float tensors, and for
     settings out of range.
 
+    >>> from ferrule import Tensor
+    >>> from ferrule.nn.optim import NAdam
     >>> weight = Tensor([1.0])
     >>> optimizer = NAdam([weight], lr=0.25)
     >>> _ = (weight * 3).sum().backward()
@@ -356,6 +366,8 @@ class RAdam(_Decoupling):
     Raises `OptimizerError` for no parameters, for parameters that are no float tensors, and for
     settings out of range.
 
+    >>> from ferrule import Tensor
+    >>> from ferrule.nn.optim import RAdam
     >>> weight = Tensor([1.0])
     >>> optimizer = RAdam([weight], lr=0.25)
     >>> _ = (weight * 3).sum().backward()

@@ -38,6 +38,8 @@ class RMSprop(TensorWise):
     Raises `OptimizerError` for no parameters, for parameters that are no float tensors, and for
     settings out of range.
 
+    >>> from ferrule import Tensor
+    >>> from ferrule.nn.optim import RMSprop
     >>> weight = Tensor([1.0])
     >>> optimizer = RMSprop([weight], lr=0.25, alpha=0.75)
     >>> _ = (weight * 3).sum().backward()
@@ -110,6 +112,8 @@ class Adagrad(TensorWise):
     Raises `OptimizerError` for no parameters, for parameters that are no float tensors, and for
     settings out of range.
 
+    >>> from ferrule import Tensor
+    >>> from ferrule.nn.optim import Adagrad
     >>> weight = Tensor([1.0])
     >>> optimizer = Adagrad([weight], lr=0.25)
     >>> _ = (weight * 3).sum().backward()
@@ -159,13 +163,18 @@ class Adagrad(TensorWise):
 
 @final
 class Adadelta(TensorWise):
-    """Steps of the size of earlier steps, in the direction of gradients over their size.
+    """The gradient times the RMS of earlier updates, over the RMS of gradients.
+
+    update = sqrt(avg(update**2) + eps) / sqrt(avg(gradient**2) + eps) * gradient, with moving
+    averages that keep `rho` of the past.
 
     Zeiler, "ADADELTA: An Adaptive Learning Rate Method" (2012).
 
     Raises `OptimizerError` for no parameters, for parameters that are no float tensors, and for
     settings out of range.
 
+    >>> from ferrule import Tensor
+    >>> from ferrule.nn.optim import Adadelta
     >>> weight = Tensor([1.0])
     >>> optimizer = Adadelta([weight])
     >>> _ = (weight * 3).sum().backward()
@@ -226,6 +235,8 @@ class Rprop(TensorWise):
     Raises `OptimizerError` for no parameters, for parameters that are no float tensors, and for
     settings out of range.
 
+    >>> from ferrule import Tensor
+    >>> from ferrule.nn.optim import Rprop
     >>> weight = Tensor([1.0, -2.0])
     >>> optimizer = Rprop([weight], lr=0.25)
     >>> _ = (weight * weight).sum().backward()
@@ -289,6 +300,8 @@ class Adafactor(TensorWise):
     Raises `OptimizerError` for no parameters, for parameters that are no float tensors, and for
     settings out of range.
 
+    >>> from ferrule import Tensor
+    >>> from ferrule.nn.optim import Adafactor
     >>> weight = Tensor([[3.0, 4.0], [3.0, 4.0]])
     >>> optimizer = Adafactor([weight], lr=0.5)
     >>> _ = weight.sum().backward()

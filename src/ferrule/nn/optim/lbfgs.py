@@ -85,6 +85,8 @@ class LBFGS(Optimizer):
     Raises `OptimizerError` for no parameters, for parameters that are no float tensors, and for
     settings out of range.
 
+    >>> from ferrule import Tensor
+    >>> from ferrule.nn.optim import LBFGS
     >>> weight = Tensor([3.0, -4.0])
     >>> optimizer = LBFGS([weight], line_search_fn="strong_wolfe")
     >>> def closure():

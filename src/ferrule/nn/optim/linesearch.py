@@ -36,6 +36,7 @@ def strong_wolfe(
     At most `limit` evaluations; intervals below `shortest` are not searched further. Where none is
     found, it is the best step that was seen, which may be that of `start`.
 
+    >>> from ferrule.nn.optim.linesearch import Trial, strong_wolfe
     >>> def parabola(step):
     ...     return Trial(step, (step - 3) ** 2, 2 * (step - 3))
     >>> round(strong_wolfe(parabola, parabola(0.0), first=100.0, shortest=1e-9).step, 6)

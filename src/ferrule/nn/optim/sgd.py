@@ -27,6 +27,8 @@ class SGD(TensorWise):
     Raises `OptimizerError` for no parameters, for parameters that are no float tensors, and for
     settings out of range.
 
+    >>> from ferrule import Tensor
+    >>> from ferrule.nn.optim import SGD
     >>> weight = Tensor([1.0, -1.0])
     >>> optimizer = SGD([weight], lr=0.5)
     >>> _ = (weight * weight).sum().backward()
@@ -100,6 +102,8 @@ class ASGD(TensorWise):
     Raises `OptimizerError` for no parameters, for parameters that are no float tensors, and for
     settings out of range.
 
+    >>> from ferrule import Tensor
+    >>> from ferrule.nn.optim import ASGD
     >>> weight = Tensor([1.0])
     >>> optimizer = ASGD([weight], lr=0.25, lambd=0.0)
     >>> _ = (weight * 3).sum().backward()
@@ -173,6 +177,8 @@ class LARS(TensorWise):
     Raises `OptimizerError` for no parameters, for parameters that are no float tensors, and for
     settings out of range.
 
+    >>> from ferrule import Tensor
+    >>> from ferrule.nn.optim import LARS
     >>> weight = Tensor([3.0, 4.0])
     >>> optimizer = LARS([weight], lr=1.0, trust_coefficient=0.5, weight_decay=0.0)
     >>> _ = (weight * Tensor([1.0, 0.0])).sum().backward()
@@ -247,6 +253,8 @@ class Muon(TensorWise):
 
     Raises `OptimizerError` for parameters that are not matrices: give them to AdamW.
 
+    >>> from ferrule import Tensor
+    >>> from ferrule.nn.optim import Muon
     >>> weight = Tensor([[2.0, 0.0], [0.0, 1.0]])
     >>> optimizer = Muon([weight], lr=0.5, weight_decay=0.0)
     >>> _ = weight.sum().backward()

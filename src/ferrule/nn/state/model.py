@@ -73,6 +73,7 @@ def get_state_dict(model: object, prefix: str = "") -> dict[str, Tensor]:
     A tensor that occurs twice (tied weights) is listed under both names. Raises `StateError` if two
     different tensors have one name.
 
+    >>> from ferrule.nn.state import get_state_dict
     >>> from ferrule import nn
     >>> layers = [nn.Linear(3, 2), nn.Linear(2, 1, bias=False)]
     >>> {name: tensor.shape for name, tensor in get_state_dict(layers).items()}
@@ -88,6 +89,7 @@ def get_state_dict(model: object, prefix: str = "") -> dict[str, Tensor]:
 def get_parameters(model: object) -> list[Tensor]:
     """All distinct tensors of `model`: what an optimiser takes.
 
+    >>> from ferrule.nn.state import get_parameters
     >>> from ferrule import nn
     >>> len(get_parameters(nn.Linear(3, 2)))
     2
@@ -112,6 +114,7 @@ def functional_call(
     are replaced under all of them. Raises `StateError` for names that it does not have, tensors of
     other shapes, and tensors in tuples, which cannot be replaced.
 
+    >>> from ferrule.nn.state import functional_call, get_state_dict
     >>> from ferrule import Tensor, grad, nn
     >>> model = nn.Linear(2, 1, bias=False)
     >>> x = Tensor([3.0, 4.0])
@@ -221,6 +224,7 @@ def load_state_dict(
     side has are left alone and returned. Raises `StateError` for any other mismatch, and where no
     name is on both sides; the model is then unchanged.
 
+    >>> from ferrule.nn.state import load_state_dict
     >>> from ferrule import Tensor, nn
     >>> layer = nn.Linear(2, 1)
     >>> _ = load_state_dict(layer, {"weight": Tensor([[1.0, 2.0]]), "bias": Tensor([3.0])})

@@ -30,6 +30,8 @@ def npz_save(tensors: Mapping[str, Tensor], path: PathLike) -> None:
     Raises `StateError` for types that NumPy lacks (bfloat16, float8), and `OSError` where the file
     cannot be written.
 
+    >>> from ferrule import Tensor
+    >>> from ferrule.nn.state import npz_load, npz_save
     >>> from tempfile import TemporaryDirectory
     >>> with TemporaryDirectory() as folder:
     ...     npz_save({"x": Tensor([1.0, 2.0])}, f"{folder}/x.npz")

@@ -53,6 +53,8 @@ def safe_save(
 
     Raises `OSError` where the file cannot be written.
 
+    >>> from ferrule import Tensor
+    >>> from ferrule.nn.state import safe_load, safe_save
     >>> from tempfile import TemporaryDirectory
     >>> with TemporaryDirectory() as folder:
     ...     safe_save({"x": Tensor([1.0, 2.0])}, f"{folder}/x.safetensors")

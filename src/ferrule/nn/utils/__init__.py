@@ -76,6 +76,8 @@ def _norm(value: Tensor, order: float) -> Tensor:
 def get_total_norm(tensors: Tensor | Iterable[Tensor], norm_type: float = 2.0) -> Tensor:
     """The norm of all elements of all tensors together, lazily.
 
+    >>> from ferrule import Tensor
+    >>> from ferrule.nn.utils import get_total_norm
     >>> get_total_norm([Tensor([3.0]), Tensor([[4.0]])]).item()
     5.0
     """
@@ -103,6 +105,8 @@ def clip_grad_norm_(
     captured function, but for `error_if_nonfinite`, which reads the norm and raises
     `OptimizerError` if it is infinite or NaN.
 
+    >>> from ferrule import Tensor
+    >>> from ferrule.nn.utils import clip_grad_norm_
     >>> weight = Tensor([3.0, 4.0], requires_grad=True)
     >>> _ = (weight * weight / 2).sum().backward()
     >>> clip_grad_norm_([weight], max_norm=1.0).item()
@@ -131,6 +135,8 @@ def clip_grad_norm_(
 def clip_grad_value_(parameters: Tensor | Iterable[Tensor], clip_value: float) -> None:
     """Limits every element of all gradients to [-clip_value, clip_value].
 
+    >>> from ferrule import Tensor
+    >>> from ferrule.nn.utils import clip_grad_value_
     >>> weight = Tensor([3.0, -4.0], requires_grad=True)
     >>> _ = (weight * weight).sum().backward()
     >>> clip_grad_value_(weight, 7.0)
@@ -147,6 +153,8 @@ def clip_grad_value_(parameters: Tensor | Iterable[Tensor], clip_value: float) -
 def parameters_to_vector(parameters: Tensor | Iterable[Tensor]) -> Tensor:
     """All elements of all parameters, one after another: a new vector, which gradients go through.
 
+    >>> from ferrule import Tensor
+    >>> from ferrule.nn.utils import parameters_to_vector
     >>> parameters_to_vector([Tensor([[1.0, 2.0]]), Tensor(3.0)]).tolist()
     [1.0, 2.0, 3.0]
     """
@@ -160,6 +168,8 @@ def parameters_to_vector(parameters: Tensor | Iterable[Tensor]) -> Tensor:
 def vector_to_parameters(vec: Tensor, parameters: Tensor | Iterable[Tensor]) -> None:
     """Writes the elements of a vector into the parameters, in place, one after another.
 
+    >>> from ferrule import Tensor
+    >>> from ferrule.nn.utils import vector_to_parameters
     >>> weight, bias = Tensor([[1.0, 2.0]]), Tensor(3.0)
     >>> vector_to_parameters(Tensor([4.0, 5.0, 6.0]), [weight, bias])
     >>> weight.tolist(), bias.tolist()

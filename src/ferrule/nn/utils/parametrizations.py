@@ -69,6 +69,7 @@ def weight_norm(module: L, name: str = "weight", dim: int | None = 0) -> L:
     function, `parametrizations.weight.original0` and `original1`. Salimans and Kingma, "Weight
     Normalization" (2016).
 
+    >>> from ferrule.nn.utils.parametrizations import weight_norm
     >>> from ferrule import nn
     >>> layer = weight_norm(nn.Linear(3, 2))
     >>> {name: x.shape for name, x in nn.state.get_state_dict(layer.parametrizations).items()}
@@ -168,6 +169,7 @@ def spectral_norm(
     `parametrizations.weight.original` and `parametrizations.weight.0._u`. Miyato et al., "Spectral
     Normalization for Generative Adversarial Networks" (2018).
 
+    >>> from ferrule.nn.utils.parametrizations import spectral_norm
     >>> from ferrule import nn
     >>> layer = spectral_norm(nn.Linear(3, 2))
     >>> bool(layer.weight.svd().S[0] < 1.01)

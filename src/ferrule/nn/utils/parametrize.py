@@ -77,6 +77,7 @@ def remove_parametrizations(module: Any, tensor_name: str, leave_parametrized: b
     Returns the layer. Raises `ValueError` if the weight is not parametrized, or if the original is
     not kept.
 
+    >>> from ferrule.nn.utils.parametrize import remove_parametrizations
     >>> from ferrule import nn
     >>> layer = nn.utils.parametrizations.weight_norm(nn.Linear(2, 3))
     >>> sorted(nn.state.get_state_dict(remove_parametrizations(layer, "weight")))

@@ -193,6 +193,7 @@ def _combination(number: int, make: Callable[..., tuple[Array, Array]], *args: A
 def radices(n: int) -> tuple[int, ...]:
     """The sizes of the steps of a transform of n points.
 
+    >>> from ferrule.tensor.algebra.fourier import radices
     >>> radices(256), radices(1000)
     ((16, 16), (8, 25, 5))
     """

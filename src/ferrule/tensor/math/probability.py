@@ -118,6 +118,7 @@ def zeta(self: Tensor, other: Operand) -> Tensor:
     any other negative number. The gradient is by `other`. Error: 6 ulp in float64, 0.51 in float32.
     Raises `ShapeError` if the shapes do not broadcast.
 
+    >>> import math
     >>> from ferrule import Tensor
     >>> round(Tensor([2.0]).zeta(1).item(), 6) == round(math.pi**2 / 6, 6)
     True

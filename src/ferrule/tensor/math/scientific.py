@@ -250,7 +250,7 @@ def entr(self: Tensor) -> Tensor:
 
 @method
 def lgamma(self: Tensor) -> Tensor:
-    """The logarithm of the size of the gamma function: infinite at 0, -1, -2, ...
+    """The logarithm of the absolute value of the gamma function: infinite at 0, -1, -2, ...
 
     Error of positive elements: at most 0.51 ulp in float32, 5 in float64. Of negative ones it
     is 0.51 ulp in float32, and in float64 2**-48 times the larger of 1 and the result.

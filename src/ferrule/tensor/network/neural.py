@@ -24,11 +24,14 @@ from ferrule.tensor.network.attention import attention, attention_scores, attent
 def dropout(self: Tensor, p: float = 0.5, training: bool | None = None) -> Tensor:
     """Zero with probability `p`, else scaled by 1 / (1 - p); nothing changes in evaluation.
 
-    `training` is `Tensor.training` unless given.
+    `training` is `Tensor.training` unless given. Raises `ValueError` for a probability outside of
+    [0, 1].
 
     >>> from ferrule import Tensor
     >>> Tensor([1.0, 2.0]).dropout(0.5).tolist()
     [1.0, 2.0]
+    >>> Tensor([1.0, 2.0]).dropout(1.0, training=True).tolist()
+    [0.0, 0.0]
     """
     return _dropped_out(self, p, training, self._shape, "dropout")
 

@@ -54,6 +54,7 @@ class _Combined:
 class SequentialLR(_Combined):
     """One schedule after another: the next begins at each of the `milestones`.
 
+    >>> from ferrule.nn.optim.lr_scheduler import SequentialLR
     >>> from ferrule import Tensor
     >>> from ferrule.nn.optim import SGD
     >>> from ferrule.nn.optim.lr_scheduler import ExponentialLR, LinearLR

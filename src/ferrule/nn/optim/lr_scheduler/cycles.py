@@ -55,6 +55,7 @@ class OneCycleLR(_Cycle):
 
     Raises `OptimizerError` for a step after the last.
 
+    >>> from ferrule.nn.optim.lr_scheduler import OneCycleLR
     >>> from ferrule import Tensor
     >>> from ferrule.nn.optim import SGD
     >>> optimizer = SGD([Tensor([1.0])], lr=1.0)
@@ -162,6 +163,7 @@ class CyclicLR(_Cycle):
     `base_momentum` and back, in a tensor: make the schedule before the step is captured. Smith,
     "Cyclical Learning Rates for Training Neural Networks" (2015).
 
+    >>> from ferrule.nn.optim.lr_scheduler import CyclicLR
     >>> from ferrule import Tensor
     >>> from ferrule.nn.optim import SGD
     >>> optimizer = SGD([Tensor([1.0])], lr=1.0)

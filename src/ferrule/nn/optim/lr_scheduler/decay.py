@@ -24,6 +24,7 @@ from ferrule.nn.optim.optimizer import Optimizer
 class StepLR(Factor):
     """Times `gamma` after every `step_size` steps.
 
+    >>> from ferrule.nn.optim.lr_scheduler import StepLR
     >>> from ferrule import Tensor
     >>> from ferrule.nn.optim import SGD
     >>> optimizer = SGD([Tensor([1.0])], lr=1.0)
@@ -50,6 +51,7 @@ class StepLR(Factor):
 class MultiStepLR(Factor):
     """Times `gamma` at each of the `milestones`.
 
+    >>> from ferrule.nn.optim.lr_scheduler import MultiStepLR
     >>> from ferrule import Tensor
     >>> from ferrule.nn.optim import SGD
     >>> optimizer = SGD([Tensor([1.0])], lr=1.0)
@@ -85,6 +87,7 @@ class MultiStepLR(Factor):
 class ExponentialLR(Factor):
     """Times `gamma` at every step.
 
+    >>> from ferrule.nn.optim.lr_scheduler import ExponentialLR
     >>> from ferrule import Tensor
     >>> from ferrule.nn.optim import SGD
     >>> optimizer = SGD([Tensor([1.0])], lr=1.0)
@@ -110,6 +113,7 @@ class ExponentialLR(Factor):
 class ConstantLR(Factor):
     """Times `factor` for `total_iters` steps, and then no more.
 
+    >>> from ferrule.nn.optim.lr_scheduler import ConstantLR
     >>> from ferrule import Tensor
     >>> from ferrule.nn.optim import SGD
     >>> optimizer = SGD([Tensor([1.0])], lr=1.0)
@@ -143,6 +147,7 @@ class ConstantLR(Factor):
 class LinearLR(Factor):
     """From `start_factor` to `end_factor` of the rate in `total_iters` steps: a warm-up.
 
+    >>> from ferrule.nn.optim.lr_scheduler import LinearLR
     >>> from ferrule import Tensor
     >>> from ferrule.nn.optim import SGD
     >>> optimizer = SGD([Tensor([1.0])], lr=1.0)
@@ -180,6 +185,7 @@ class LinearLR(Factor):
 class PolynomialLR(Factor):
     """(1 - t / total_iters) ** power, down to 0.
 
+    >>> from ferrule.nn.optim.lr_scheduler import PolynomialLR
     >>> from ferrule import Tensor
     >>> from ferrule.nn.optim import SGD
     >>> optimizer = SGD([Tensor([1.0])], lr=1.0)
@@ -216,6 +222,7 @@ class CosineAnnealingLR(LRScheduler):
 
     Loshchilov and Hutter, "SGDR: Stochastic Gradient Descent with Warm Restarts" (2016).
 
+    >>> from ferrule.nn.optim.lr_scheduler import CosineAnnealingLR
     >>> from ferrule import Tensor
     >>> from ferrule.nn.optim import SGD
     >>> optimizer = SGD([Tensor([1.0])], lr=1.0)
@@ -245,6 +252,7 @@ class CosineAnnealingLR(LRScheduler):
 class CosineAnnealingWarmRestarts(LRScheduler):
     """Half cosines down to `eta_min`, of `T_0` steps, each `T_mult` times as long as the last.
 
+    >>> from ferrule.nn.optim.lr_scheduler import CosineAnnealingWarmRestarts
     >>> from ferrule import Tensor
     >>> from ferrule.nn.optim import SGD
     >>> optimizer = SGD([Tensor([1.0])], lr=1.0)
@@ -297,6 +305,7 @@ def _functions(lr_lambda: Any, optimizer: Optimizer, scheduler: object) -> list[
 class LambdaLR(LRScheduler):
     """The initial rate times `lr_lambda(steps)`, of one function or one for each group.
 
+    >>> from ferrule.nn.optim.lr_scheduler import LambdaLR
     >>> from ferrule import Tensor
     >>> from ferrule.nn.optim import SGD
     >>> optimizer = SGD([Tensor([1.0])], lr=1.0)
@@ -327,6 +336,7 @@ class LambdaLR(LRScheduler):
 class MultiplicativeLR(LRScheduler):
     """The rate before times `lr_lambda(step)`, of one function or one for each group.
 
+    >>> from ferrule.nn.optim.lr_scheduler import MultiplicativeLR
     >>> from ferrule import Tensor
     >>> from ferrule.nn.optim import SGD
     >>> optimizer = SGD([Tensor([1.0])], lr=1.0)

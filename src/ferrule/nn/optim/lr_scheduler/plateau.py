@@ -27,6 +27,7 @@ class ReduceLROnPlateau:
     "min" wants it to fall, "max" to rise; better is by more than `threshold`, a part of the best
     value so far ("rel") or absolute ("abs"). After a reduction, `cooldown` steps do not count.
 
+    >>> from ferrule.nn.optim.lr_scheduler import ReduceLROnPlateau
     >>> from ferrule import Tensor
     >>> from ferrule.nn.optim import SGD
     >>> optimizer = SGD([Tensor([1.0])], lr=1.0)
