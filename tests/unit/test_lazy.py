@@ -2,6 +2,7 @@
 
 import gc
 import math
+import random
 import weakref
 
 import pytest
@@ -304,6 +305,16 @@ def test_pending_writes_do_not_keep_storages_alive() -> None:
     del storage
     gc.collect()
     assert len(pending_writes()) == before - 1
+
+
+def test_pending_writes_are_in_the_order_of_writing() -> None:
+    """So that plans do not depend on the addresses by which a set is ordered."""
+    buffers = [Buffer("NUMPY", 4, dtypes.float32) for _ in range(40)]
+    storages = [Storage(LazyBuffer.from_buffer(buffer, (4,))) for buffer in buffers]
+    order = random.Random(1).sample(storages, len(storages))
+    for number, storage in enumerate(order):
+        storage.write(const(float(number), 4))
+    assert [storage for storage in pending_writes() if storage in storages] == order
 
 
 # *** errors ***

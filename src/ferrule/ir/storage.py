@@ -196,7 +196,7 @@ def keep_written(last: int) -> Iterator[list[Storage]]:
 
 
 def pending_writes() -> list[Storage]:
-    """The live storages whose node is an ASSIGN of this thread that has not run.
+    """The live storages with a write of this thread that has not run, the oldest write first.
 
     Other threads do their own writes, unless a thread reads what they write to. The writes of a
     thread that has ended go to the first one that calls this outside of a capture.
@@ -215,7 +215,12 @@ def pending_writes() -> list[Storage]:
             pending.append(storage)
         else:
             written.discard(reference)
-    return pending
+    return sorted(pending, key=_last_write)
+
+
+def _last_write(storage: Storage) -> int:
+    """A key to sort by, so that no plan depends on how a set is ordered."""
+    return storage.node.serial
 
 
 def _is_pending(node: LazyBuffer, state: ThreadState) -> bool:
