@@ -134,7 +134,7 @@ class Single(Generator):
         """The statement, behind a copy of what it writes to."""
         kinds: list[tuple[int, Callable[[], str | None]]] = [
             (50, self.ruled),
-            (90 if self.file.startswith("gradient/") else 18, self.primitive),
+            (90 if self.file.startswith("autograd/") else 18, self.primitive),
             (5, self.method),
             (4, self.recipe),
             (5, self.binary),
