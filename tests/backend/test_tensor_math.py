@@ -370,3 +370,12 @@ def test_every_nan_stays_one(device: str, name: str) -> None:
         with np.errstate(invalid="ignore"):
             found = getattr(Tensor(values), name)().numpy()
         assert np.isnan(found).all(), found
+
+
+def test_the_derivative_of_copysign_at_nan_is_nan(device: str) -> None:
+    """The sign of a NaN is another one on each device."""
+    for nan in (math.nan, -math.nan):
+        x = Tensor([nan, 2.0, -3.0, 0.0], device=device).requires_grad_()
+        x.copysign(1.0).sum().backward()
+        assert x.grad is not None
+        np.testing.assert_array_equal(x.grad.numpy(), [np.nan, 1, -1, 0])

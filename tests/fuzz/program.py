@@ -166,7 +166,7 @@ def assigned(line: str) -> tuple[str, ...]:
 
 
 # Views where the layout in memory allows it, and copies elsewhere.
-_MAY_COPY = words("reshape reshape_as view view_as flatten unflatten ravel rearrange")
+_MAY_COPY = words("reshape reshape_as view view_as flatten unflatten ravel rearrange meshgrid")
 GIVEN = {*NAMES, "rng", "call", "slice", "int", "float", "bool", "tuple", "list", "len"}
 CHANCE = words(
     """rand rand_like randn randn_like randint randint_like randperm uniform uniform_ normal normal_

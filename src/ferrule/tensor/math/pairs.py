@@ -26,6 +26,8 @@ def _reverse_copysign(grad: TracedValue, entry: GradNode) -> Gradients:
     size, sign = entry.saved
     one = size.full(1)
     factor = with_sign(one, size) * with_sign(one, sign)
+    # At NaN the derivative is NaN: the sign of a NaN says nothing, and differs between devices.
+    factor = size.differs(size).where(size, factor)
     return grad * size.equals(0).where(size.full(0), factor), None
 
 
