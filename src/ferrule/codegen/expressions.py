@@ -47,7 +47,7 @@ from ferrule.ir.lazyop import (
     TernaryOps,
     UnaryOps,
 )
-from ferrule.ir.op_table import MOVEMENTS, REDUCED
+from ferrule.ir.op_table import MOVEMENTS, REDUCED, reduced_axes
 from ferrule.ir.shape.movement import Index
 
 Visit = tuple[LazyOp, Index, Expr]
@@ -162,7 +162,7 @@ class Lowering:
 
     def _reduce(self, node: LazyOp, idx: Index, valid: Expr) -> Rule:
         source: LazyOp = node.src[0]
-        axes = _reduced_axes(node)
+        axes = reduced_axes(node.src[0].shape, node.shape)
         ranges = self._ranges_of(node, axes)
         at: dict[int, Expr] = dict(zip(axes, ranges, strict=True))
         valid = _needed_bounds(valid, idx, node.shape)
@@ -263,11 +263,3 @@ def _monoid_of(node: LazyOp) -> Monoid:
     row = REDUCED[node.op]
     name = row.bools if node.dtype is BOOL and row.bools is not None else row.name
     return MONOIDS[name]
-
-
-def _reduced_axes(node: LazyOp) -> list[int]:
-    """The axes that a REDUCE node combines; axes of size 1 need no loop."""
-    before = node.src[0].shape
-    return [
-        a for a, (n, m) in enumerate(zip(before, node.shape, strict=True)) if n is not m and n != m
-    ]

@@ -15,8 +15,9 @@ from ferrule.base.helpers import prod
 from ferrule.ir.dtype import dtypes
 from ferrule.ir.expr import sint
 from ferrule.ir.lazy import LazyBuffer
-from ferrule.ir.op_table import MOVEMENTS, REDUCED
+from ferrule.ir.op_table import MOVEMENTS, REDUCED, reduced_axes
 from ferrule.ir.shape.layout import storage_shape
+from ferrule.ir.shape.movement import is_known
 from ferrule.ir.shape.view import Shape
 from ferrule.ir.simplify import ELEMENT_BY_ELEMENT
 
@@ -64,8 +65,7 @@ def is_long(node: LazyBuffer) -> bool:
 
 
 def _axes(reduce: LazyBuffer) -> frozenset[int]:
-    pairs = zip(reduce.srcs[0].shape, reduce.shape, strict=True)
-    return frozenset([axis for axis, (before, after) in enumerate(pairs) if before != after])
+    return frozenset(reduced_axes(reduce.srcs[0].shape, reduce.shape))
 
 
 def _parts(x: LazyBuffer, axes: frozenset[int]) -> tuple[int, int] | None:
@@ -146,7 +146,7 @@ def parts_of_long_reduce(shape: Shape, axes: frozenset[int]) -> tuple[int, int] 
         while size // parts >= LONG_REDUCE and 2 * parts < MAX_PARTS:
             parts *= 2
         return axis, parts
-    if not _is_fixed(shape):
+    if not is_known(shape):
         return None
     fit = [parts for parts in range(8, MAX_PARTS) if size % parts == 0]
     enough = [
@@ -161,7 +161,7 @@ def parts_of_long_reduce(shape: Shape, axes: frozenset[int]) -> tuple[int, int] 
 @lru_cache(maxsize=4096)
 def parts_of_tall_reduce(shape: Shape, axes: frozenset[int]) -> tuple[int, int] | None:
     """For a reduce of many rows to one: their axis, and into how many parts to split it."""
-    if not _is_fixed(shape):
+    if not is_known(shape):
         return None
     sizes = storage_shape(shape)
     if any(n > 1 for axis, n in enumerate(sizes[:-1]) if axis not in axes):
@@ -180,7 +180,3 @@ def parts_of_tall_reduce(shape: Shape, axes: frozenset[int]) -> tuple[int, int] 
     if fit:
         return axis, min(fit, key=lambda parts: abs(parts - wanted))
     return (axis, wanted) if wanted <= sizes[axis] // wanted else None
-
-
-def _is_fixed(shape: Shape) -> bool:
-    return all([isinstance(n, int) for n in shape])

@@ -1,1 +1,1 @@
-"""What programs are made of: types, expressions, shapes, ops, and the lazy graph."""
+"""The parts of programs: types, expressions, shapes, ops, and the lazy graph."""

@@ -690,6 +690,18 @@ def infer_moved(op: MovementOps, shape: Shape, arg: Any) -> Shape:
 
 
 @lru_cache(maxsize=4096)
+def reduced_axes(before: Sequence[sint], after: Sequence[sint]) -> list[int]:
+    """The axes along which a reduce combines elements, from the shapes of its source and result.
+
+    Axes of size 1 are not among them: there is nothing to combine.
+
+    >>> reduced_axes((4, 1, 5), (1, 1, 5))
+    [0]
+    """
+    pairs = enumerate(zip(before, after, strict=True))
+    return [axis for axis, (n, m) in pairs if n is not m and n != m]
+
+
 def infer_reduced(op: ReduceOps, shape: Shape, dtype: DType, arg: Any) -> Shape:
     """`infer` for a reduce of one operand, which keeps the dtype."""
     return infer(op, [(shape, dtype)], arg)[0]

@@ -25,7 +25,7 @@ from ferrule.codegen.schedules.gpu.tile import seconds_in_parts
 from ferrule.ir.dtype import dtypes
 from ferrule.ir.expr import as_expr, sint
 from ferrule.ir.lazyop import BufferOps, LazyOp, MemBuffer, ReduceOps, how_scattered
-from ferrule.ir.op_table import scattered
+from ferrule.ir.op_table import reduced_axes, scattered
 from ferrule.ir.shape.layout import storage_size
 from ferrule.ir.target import Target
 
@@ -82,7 +82,7 @@ def parts_of(ast: LazyOp, target: Target) -> Parts | None:
     if model.is_filled or whole <= SECOND_KERNEL or model.least >= least:
         return None
     sizes = reduces[0].src[0].shape
-    axes = [reduces[0].arg[0]] if is_scatter else _reduced_axes(reduces[0])
+    axes = [reduces[0].arg[0]] if is_scatter else reduced_axes(sizes, reduces[0].shape)
     for axis, count in _candidates(sizes, axes, _MAX_SCATTER_PARTS if is_scatter else _MAX_PARTS):
         seconds = model.seconds(count)
         if seconds < least * (1.0 if best is None else 1 - _MIN_MORE_GAIN):
@@ -120,11 +120,6 @@ def how_combined(reduce: LazyOp) -> ReduceOps | None:
     if reduce.dtype is dtypes.bool or len(reduce.src) > 2:
         return None
     return scattered(how_scattered(reduce.arg)).reduce
-
-
-def _reduced_axes(reduce: LazyOp) -> list[int]:
-    pairs = zip(reduce.src[0].shape, reduce.shape, strict=True)
-    return [axis for axis, (before, after) in enumerate(pairs) if before != after]
 
 
 def _candidates(sizes: Sequence[sint], axes: Sequence[int], most: int) -> Iterator[tuple[int, int]]:
