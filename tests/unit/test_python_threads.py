@@ -4,12 +4,14 @@ import os
 import sys
 import threading
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import numpy as np
 import pytest
 
 from ferrule import Context, Tensor, TinyJit
 from ferrule.nn.optim import Adam
+from ferrule.tensor import reading
 
 needs_fork = pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
 
@@ -291,6 +293,34 @@ def test_reads_and_plain_writes_beside_a_captured_function() -> None:
     in_threads(work)
     assert (w.numpy() == 24).all()
     assert rows.tolist() == [[0, 1, 2, 3, 4, 5, 0, 0, 0, 0]] * 8
+
+
+def test_what_another_thread_writes_meanwhile_leaves_a_read_its_contents(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    w = Tensor.zeros(3).contiguous().realize()
+
+    def write_first(*args: Any) -> Any:
+        in_a_thread(lambda: w.add_(1).realize())
+        return bound_shape(*args)
+
+    bound_shape = reading.bound_shape
+    monkeypatch.setattr(reading, "bound_shape", write_first)
+    assert [w.tolist(), w[1:].tolist(), w.numpy().sum()] == [[0] * 3, [1, 1], 6]
+
+
+def test_writes_after_those_of_a_thread_that_is_over_belong_to_their_own() -> None:
+    """What the thread left to do is no reason for others to do a later write to the same tensor."""
+    w = Tensor.zeros(3).contiguous().realize()
+
+    @TinyJit
+    def add(x: Tensor) -> Tensor:
+        in_a_thread(lambda: w.add_(0))
+        w.add_(x)
+        in_a_thread(lambda: (Tensor([1.0]) * 2).realize())
+        return (w * 1).realize()
+
+    assert [add(Tensor([1.0])).tolist() for _ in range(6)] == [[n] * 3 for n in range(1, 7)]
 
 
 def test_a_captured_call_holds_its_own_writes_only() -> None:

@@ -8,6 +8,7 @@ import struct
 from dataclasses import replace
 from enum import Enum
 from typing import Any, get_args
+from uuid import uuid4
 
 import numpy as np
 import pytest
@@ -49,7 +50,8 @@ def plans(monkeypatch: pytest.MonkeyPatch) -> list[None]:
         return _plan(*args)
 
     monkeypatch.setattr("ferrule.fusion._plan", counted)
-    monkeypatch.setattr(plan_cache, "_code", lambda: f"this test {id(made)}")
+    code = f"the code of {uuid4()}"  # no address: another list had it, in a test before this one
+    monkeypatch.setattr(plan_cache, "_code", lambda: code)
     _recipes.clear()
     return made
 
@@ -67,7 +69,8 @@ def test_other_code_plans_again(plans: list[None], monkeypatch: pytest.MonkeyPat
     x = Tensor(X).realize()
     first = network(x).numpy()
     _recipes.clear()
-    monkeypatch.setattr(plan_cache, "_code", lambda: f"other code {id(plans)}")
+    code = f"other code, of {uuid4()}"
+    monkeypatch.setattr(plan_cache, "_code", lambda: code)
     np.testing.assert_array_equal(network(x).numpy(), first)
     assert len(plans) == 2
 

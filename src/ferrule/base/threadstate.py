@@ -80,8 +80,8 @@ class ThreadState:
         """True while a transformation calls its function."""
 
 
-left_behind: Final[deque[set[Any]]] = deque()
-"""The `written` of threads that have ended, for the next thread that looks."""
+left_behind: Final[deque[ThreadState]] = deque()
+"""The records of threads that have ended and wrote, for the next thread that looks."""
 
 
 @final
@@ -93,9 +93,9 @@ class _Ending:
     def __init__(self, state: ThreadState) -> None:
         self._state = state
 
-    def __del__(self, left: deque[set[Any]] = left_behind) -> None:
+    def __del__(self, left: deque[ThreadState] = left_behind) -> None:
         if self._state.written:
-            left.append(self._state.written)
+            left.append(self._state)
 
 
 @final

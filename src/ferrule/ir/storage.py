@@ -231,12 +231,12 @@ def _adopt(state: ThreadState) -> None:
     """Take over the writes of threads that have ended."""
     while left_behind:
         try:
-            written = left_behind.popleft()
+            ended = left_behind.popleft()
         except IndexError:
             return  # another thread was faster
-        for reference in list(written):
+        for reference in list(ended.written):
             storage = reference()
-            if storage is not None and storage.node.op is LoadOps.ASSIGN:
+            if storage is not None and _is_pending(storage.node, ended):
                 storage.node.maker = state
                 state.written.add(weakref.ref(storage, state.written.discard))
 

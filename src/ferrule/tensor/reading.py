@@ -11,7 +11,7 @@ from ferrule.engine.realize import turn
 from ferrule.ir.buffer import read_guard
 from ferrule.ir.dtype import DTypeError, dtypes
 from ferrule.ir.expr import sint
-from ferrule.ir.lazy import LazyBuffer
+from ferrule.ir.lazy import Handle, LazyBuffer
 from ferrule.ir.shape.layout import storage_shape
 from ferrule.ir.shape.view import ShapeError, prod_sint
 from ferrule.tensor.base import Tensor
@@ -93,7 +93,8 @@ def realize(self: Tensor, *others: Tensor) -> Tensor:
         if not isinstance(tensor, Tensor):
             kind = type(tensor).__name__
             raise TypeError(f"[realize] takes tensors, not {kind}; make it one: Tensor(...)")
-    compute([_root(tensor) for tensor in tensors])
+    values = [_root(tensor) for tensor in tensors]  # handles, for as long as this takes
+    compute([value.node for value in values])
     return self
 
 
@@ -108,7 +109,8 @@ def numpy(self: Tensor, copy: bool = True) -> Array:
     >>> Tensor([[1, 2], [3, 4]]).numpy().sum()
     np.int64(10)
     """
-    node = self.lazydata
+    value = self._read()  # a handle: what another thread writes meanwhile leaves these contents
+    node = value.node
     shape = bound_shape(node.shape, "numpy")
     known = node.base_const()
     if known is not None and not hasattr(known, "bounds"):
@@ -116,13 +118,10 @@ def numpy(self: Tensor, copy: bool = True) -> Array:
     whole = storage_shape(node.shape)
     if node.realized is None:
         compute([node])
-    memory = node.realized
-    assert memory is not None
-    if memory.size == 1:
+    with turn:  # another thread's replay may be writing there
+        memory = node.realized
+        assert memory is not None
         array = memory.copied(whole) if copy else memory.toCPU().reshape(whole)
-    else:
-        with turn:  # another thread's replay may be writing there
-            array = memory.copied(whole) if copy else memory.toCPU().reshape(whole)
     if whole == shape:
         return array
     part = array[tuple([slice(0, size) for size in shape])]
@@ -224,7 +223,7 @@ def _state(self: Tensor, node: LazyBuffer) -> str:
     return str(self.tolist())
 
 
-def _root(self: Tensor) -> LazyBuffer:
-    """The node to run for this tensor: its whole memory, where that exists anyway."""
-    memory = self._cell.value.node
-    return memory if self._parent is None or memory.owns_memory else self.lazydata
+def _root(self: Tensor) -> Handle:
+    """The value to compute for this tensor: its whole memory, where that exists anyway."""
+    memory = self._cell.value
+    return memory if self._parent is None or memory.node.owns_memory else self._read()
