@@ -6,14 +6,17 @@ import random
 import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import nullcontext
 from dataclasses import asdict, dataclass, fields, replace
 from itertools import chain
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 
-from ferrule import Context, Tensor, TinyJit
+from ferrule import Context, Tensor, TinyJit, fusion
 from ferrule.base.config import PASSES
+from ferrule.fusion.plans import plan_cache
 from tests.fuzz.functions import DERIVATIVES, INSIDE, ORACLES, in_two, mapped, with_gradients
 from tests.fuzz.given import NAMES
 from tests.fuzz.program import Program, assigned
@@ -54,6 +57,8 @@ class Way:
     """If not 0, the seed of which size of the arguments is a `Variable`."""
     outside: bool = False
     """True if the state is written between calls, with what is in it, by new tensors."""
+    stored: bool = False
+    """True if plans are forgotten before each call, but for those on disk, which are read again."""
 
     def __str__(self) -> str:
         plain = Way()
@@ -110,6 +115,7 @@ def draw_way(program: Program, rng: random.Random, focus: str, devices: Sequence
         beside=beside,
         skipped=_draw_skipped(rng),
         outside=bool(program.states) and rng.random() < 0.3,
+        stored=rng.random() < 0.1,
     )
     if program.wanted and rng.random() < 0.6:
         way = replace(way, derivative=rng.choice([*DERIVATIVES, *ORACLES]))
@@ -168,7 +174,9 @@ def draw_ways(
 
 def run(program: Program, way: Way) -> Outcome:
     """Runs a program in a way; raises what it raises."""
-    with Context(**settings_of(way)):
+    # Those of a few nodes are not stored otherwise.
+    stored = patch.object(plan_cache, "MIN_PARTS", 1) if way.stored else nullcontext()
+    with Context(**settings_of(way)), stored:
         if way.beside:
             return _run_beside(program, way)
         return _Run(program, way).all_calls()
@@ -277,6 +285,8 @@ class _Run:
         # A result may be a view of the state, which later calls write to.
         late = self.way.late and not (self.program.writes and self.program.states)
         for arguments in self.all_arguments():
+            if self.way.stored:
+                fusion._recipes.clear()
             results = self.function(*arguments)
             kept.append(results)
             if not late:
