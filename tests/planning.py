@@ -7,7 +7,7 @@ import pytest
 
 import ferrule.fusion
 from ferrule.engine.realize import Runners, prepare
-from ferrule.fusion import _recipes
+from ferrule.fusion import _plans
 from ferrule.fusion.dynamic.changing import _forms
 from ferrule.fusion.dynamic.lengths import _families
 from ferrule.ops import LazyOp
@@ -36,6 +36,6 @@ class Work:
     @staticmethod
     def forget() -> None:
         """Nothing is known of what ran before."""
-        _recipes.clear()
+        _plans.clear()
         _forms.clear()
         _families.clear()

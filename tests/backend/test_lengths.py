@@ -185,7 +185,7 @@ def test_attention_of_any_length_has_the_schedule_of_one(work: Work) -> None:
     with Context(FERRULE_DEVICE="CPU"):
         for n in (60, 52, 44, 63):
             schedule = make_schedule([attention_at(n, is_causal=True).lazydata])
-            ((_, (kernel,)),) = schedule.recipe.kernels.items()
+            ((_, (kernel,)),) = schedule.plan.kernels.items()
             opts = choose(lower(kernel, "attention"), TARGET)
             schedules.append([(opt.primitive, opt.args[0]) for opt in opts])
     assert kernel.vars()

@@ -12,7 +12,7 @@ from ferrule.codegen.policy import part_alignment
 from ferrule.fusion import target_of
 from ferrule.fusion.dynamic.changing import _ENOUGH, _forms
 from ferrule.fusion.dynamic.offsets import stand_in
-from ferrule.fusion.plans.graph_key import Outline
+from ferrule.fusion.plans.graph_key import KeyedGraph
 
 Array = np.ndarray[Any, Any]
 
@@ -311,7 +311,7 @@ def test_a_captured_function_keeps_its_part(device: str, work: Work) -> None:
 def test_parts_begin_at_multiples(device: str) -> None:
     x = Tensor(np.arange(50, dtype=np.float32)).realize()
     for start in range(1, 9):
-        graph = Outline([(x[start : start + 8][::-1] * 2).lazydata]).graph()
+        graph = KeyedGraph([(x[start : start + 8][::-1] * 2).lazydata]).graph()
         changed = {
             (number, 0) for number, node in enumerate(graph.everything) if node.op.name == "SHRINK"
         }

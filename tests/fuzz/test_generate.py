@@ -66,7 +66,7 @@ def _found(index: int) -> Program | None:
 
 
 def _forget_plans() -> None:
-    ferrule.fusion._recipes.clear()
+    ferrule.fusion._plans.clear()
     ferrule.fusion._known_graphs.clear()
 
 

@@ -81,7 +81,7 @@ def _finding(index: int) -> Finding | None:
 
 
 def _forget_plans() -> None:
-    ferrule.fusion._recipes.clear()
+    ferrule.fusion._plans.clear()
     ferrule.fusion._known_graphs.clear()
 
 

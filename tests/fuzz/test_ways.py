@@ -262,7 +262,7 @@ def test_optimisations_are_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
         return plan(*args)
 
     monkeypatch.setattr(ferrule.fusion, "_plan", noting)
-    ferrule.fusion._recipes.clear()
+    ferrule.fusion._plans.clear()
     ferrule.fusion._known_graphs.clear()
     found(PLAIN, Way("CPU", skipped="merge,fusion"))
     assert frozenset({"merge", "fusion"}) in seen

@@ -286,7 +286,7 @@ class _Run:
         late = self.way.late and not (self.program.writes and self.program.states)
         for arguments in self.all_arguments():
             if self.way.stored:
-                fusion._recipes.clear()
+                fusion._plans.clear()
             results = self.function(*arguments)
             kept.append(results)
             if not late:

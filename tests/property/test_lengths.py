@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from ferrule import Tensor
-from ferrule.fusion import _recipes
+from ferrule.fusion import _plans
 from ferrule.fusion.dynamic import lengths
 from ferrule.fusion.dynamic.lengths import _families
 
@@ -118,11 +118,11 @@ def test_random_programs(monkeypatch: pytest.MonkeyPatch) -> None:
         spans = [(0, length) for length in rng.sample(range(3, 60), 5)]
         if rng.random() < 0.5:
             spans = [(rng.randrange(LONGEST - length), length) for _, length in spans]
-        _recipes.clear()
+        _plans.clear()
         _families.clear()
         found = [run(seed, *span) for span in spans][3:]
         for span, results in zip(spans[3:], found, strict=True):
-            _recipes.clear()
+            _plans.clear()
             _families.clear()
             expected = run(seed, *span)
             for ours, wanted in zip(results, expected, strict=True):

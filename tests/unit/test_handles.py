@@ -21,7 +21,7 @@ import ferrule
 from ferrule import Tensor
 from ferrule.base.threadstate import this_thread
 from ferrule.dtype import dtypes
-from ferrule.fusion.plans.graph_key import Outline
+from ferrule.fusion.plans.graph_key import KeyedGraph
 from ferrule.ir.buffer import Buffer, GlobalCounters
 from ferrule.ir.lazy import Handle, LazyBuffer
 from ferrule.ir.node import _MOST_DEAD, needed_outside, recent_nodes, sweep
@@ -233,8 +233,8 @@ def test_a_handle_is_not_copied_unseen() -> None:
     value = Tensor(X).realize()._read()
     twin = copy.copy(value)
     del value
-    outline = Outline([twin.node.e(UnaryOps.NEG)])
-    assert outline.nodes[0] is twin.node
+    keyed = KeyedGraph([twin.node.e(UnaryOps.NEG)])
+    assert keyed.nodes[0] is twin.node
     x = Tensor._wrap(twin)
     twin = copy.copy(twin)
     x = written(x)
@@ -347,7 +347,8 @@ def test_chains_are_freed_while_other_threads_schedule() -> None:
                 for _ in range(150):
                     end = (end + x).exp2()
                 ends[0] = end  # freed by whoever replaces it
-                Outline([Tensor(X).lazydata.e(UnaryOps.NEG)])  # leaves it out, so that it marks `x`
+                # It leaves `end` out, so that this marks `x`.
+                KeyedGraph([Tensor(X).lazydata.e(UnaryOps.NEG)])
                 left[-1:] = []
         finally:
             left.clear()
@@ -356,7 +357,7 @@ def test_chains_are_freed_while_other_threads_schedule() -> None:
     def schedule() -> None:
         while left:
             for user in (source, source.e(UnaryOps.NEG)):
-                assert source in Outline([user]).nodes
+                assert source in KeyedGraph([user]).nodes
                 assert Handle(source).node is source
 
     in_threads(make_and_free, schedule, make_and_free, schedule)

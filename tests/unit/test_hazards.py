@@ -177,7 +177,7 @@ def test_two_results_of_a_kernel_of_which_the_other_needs_what_the_one_is_writte
     product = a * b
     a.assign(b - 1)
     schedule = make_schedule([tensor._cell.value.node for tensor in (product, a, b)])
-    assert not schedule.recipe.arenas, "no version is computed beside its memory"
+    assert not schedule.plan.arenas, "no version is computed beside its memory"
     del schedule
     Tensor.realize(product, a, b)
     turned, between = array[::-1], array.copy()

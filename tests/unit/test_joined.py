@@ -14,7 +14,7 @@ from tests.planning import Work
 from ferrule import Tensor, TinyJit, Variable, nn
 from ferrule.engine.realize import run
 from ferrule.fusion import _plan, make_schedule
-from ferrule.fusion.plans.graph_key import Outline
+from ferrule.fusion.plans.graph_key import KeyedGraph
 from ferrule.ir.buffer import Buffer
 from ferrule.ops import BinaryOps, LazyOp, ScheduleItem
 
@@ -300,12 +300,12 @@ def test_parts_begin_at_whole_vectors_where_threads_of_a_block_load_them(columns
     pieces = [product(5, columns, 0), product(5, columns, 1)]
     node = pieces[0].cat(pieces[1], dim=1).lazydata
     del pieces
-    recipe, _ = _plan(Outline([node]).graph(), GPU)
+    plan, _ = _plan(KeyedGraph([node]).graph(), GPU)
     found = []
-    for step in recipe.steps:
+    for step in plan.steps:
         view = step.ast.arg.st.view
         assert view.strides[:2] == (2 * columns, 1)
-        found.append((recipe.places[step.places[0]].offset, view.offset))
+        found.append((plan.places[step.places[0]].offset, view.offset))
     assert sorted(found) == [(0, 0), (columns - columns % 4, columns % 4)]
 
 
@@ -380,7 +380,7 @@ def test_replays_may_read_parts_of_their_results() -> None:
 
 
 def ops_of(gradient: Tensor) -> set[Any]:
-    return {node.op for node in Outline([gradient.lazydata]).graph().order}
+    return {node.op for node in KeyedGraph([gradient.lazydata]).graph().order}
 
 
 def test_gradients_of_all_parts_are_joined() -> None:

@@ -21,8 +21,8 @@ from ferrule.device.capture import Capture
 from ferrule.device.runner import JITRunner
 from ferrule.dtype import dtypes
 from ferrule.engine.realize import realize, run
-from ferrule.fusion import _plan, _recipes, create_schedule, make_schedule
-from ferrule.fusion.plans.graph_key import Outline
+from ferrule.fusion import _plan, _plans, create_schedule, make_schedule
+from ferrule.fusion.plans.graph_key import KeyedGraph
 from ferrule.fusion.slots import Slots
 from ferrule.ir.buffer import BufferUseError
 from ferrule.ir.expr import Variable
@@ -604,10 +604,10 @@ def test_parts_begin_at_whole_vectors_where_threads_of_a_block_load_them() -> No
     memory = from_array(random_array(64))
     found = {}
     for start in range(1, 20):
-        graph = Outline([memory.shrink(((start, start + 40),)).e(UnaryOps.NEG)]).graph()
-        (step,) = (recipe := _plan(graph, target)[0]).steps
+        graph = KeyedGraph([memory.shrink(((start, start + 40),)).e(UnaryOps.NEG)]).graph()
+        (step,) = (plan := _plan(graph, target)[0]).steps
         (load,) = [node for node in step.ast.toposort() if node.op is BufferOps.LOAD]
-        place = recipe.places[step.places[1]]
+        place = plan.places[step.places[1]]
         assert place.offset % 4 == 0
         assert place.offset + load.arg.st.view.offset == start
         found[start] = step.ast
@@ -847,13 +847,13 @@ def test_one_kernel_serves_all_values_of_a_variable() -> None:
 
 
 def assert_used_again(build: Any, *arrays: Array, hits: bool = True) -> None:
-    """`build(array)` gives a node and its value; a recipe serves the second array."""
-    _recipes.clear()  # a full one would not grow
+    """`build(array)` gives a node and its value; a plan serves the second array."""
+    _plans.clear()  # a full one would not grow
     sizes = []
     for array in arrays:
         node, expected = build(array)
         np.testing.assert_allclose(to_array(node), expected, rtol=1e-5)
-        sizes.append(len(_recipes))
+        sizes.append(len(_plans))
     assert (sizes[0] == sizes[1]) is hits
 
 
@@ -899,7 +899,7 @@ def test_a_write_is_planned_again_if_its_memory_was_handed_out() -> None:
     np.testing.assert_array_equal(arrays[1], X)
 
 
-def test_a_recipe_takes_the_values_of_variables_anew() -> None:
+def test_a_plan_takes_the_values_of_variables_anew() -> None:
     n = Variable("n", 1, 5)
 
     def build(array: Array) -> tuple[LazyBuffer, Array]:
@@ -1012,13 +1012,13 @@ def test_a_number_that_was_the_same_so_far_changes_as_well(monkeypatch: pytest.M
     """Graphs that differ in known numbers are not looked at; one that differs in others is."""
     made = plans(monkeypatch)
     looked_at: list[None] = []
-    graph = Outline.graph
+    graph = KeyedGraph.graph
 
-    def noting(outline: Outline) -> object:
+    def noting(keyed: KeyedGraph) -> object:
         looked_at.append(None)
-        return graph(outline)
+        return graph(keyed)
 
-    monkeypatch.setattr(Outline, "graph", noting)
+    monkeypatch.setattr(KeyedGraph, "graph", noting)
     x = from_array(X)
     for turn in range(30):
         slope, shift = turn / 8 + 0.0625, 3.5 if turn < 10 or turn == 20 else turn / 16

@@ -23,7 +23,7 @@ X = np.random.default_rng(0).standard_normal((48, 64)).astype(np.float32)
 def on_the_cpu() -> Iterator[None]:
     """All plans anew: earlier tests may have made some."""
     caches: list[Any] = [
-        *(ferrule.fusion._known_graphs, ferrule.fusion._recipes),
+        *(ferrule.fusion._known_graphs, ferrule.fusion._plans),
         *(changing._forms, lengths._families),
     ]
     for cache in caches:
@@ -130,7 +130,7 @@ def test_without_offsets_each_has_a_plan(skipped: str) -> None:
     with Context(FERRULE_SKIP=f"{skipped},lengths"):
         for start in range(20):
             np.testing.assert_array_equal((x[start : start + 9] * 2).numpy(), X[start:][:9] * 2)
-    plans = len(ferrule.fusion._recipes)
+    plans = len(ferrule.fusion._plans)
     assert plans >= 20 if skipped else plans < 20
 
 

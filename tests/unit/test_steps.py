@@ -9,7 +9,7 @@ from ferrule.autograd import TracedValue
 from ferrule.dtype import DType, dtypes
 from ferrule.fusion.costs import Cost, Costs
 from ferrule.fusion.plans.execution_plan import Form
-from ferrule.fusion.plans.graph_key import Outline
+from ferrule.fusion.plans.graph_key import KeyedGraph
 from ferrule.fusion.plans.plan_cache import key_of
 from ferrule.ir.buffer import Buffer
 from ferrule.ir.expr import Variable
@@ -94,7 +94,7 @@ def test_what_is_no_element_wise_function_is_called_each_time() -> None:
 
 
 def cost_of(node: LazyBuffer) -> Cost:
-    return Costs(Outline([node]).graph(), set(), detect_cpu())[node]
+    return Costs(KeyedGraph([node]).graph(), set(), detect_cpu())[node]
 
 
 @pytest.mark.parametrize("function", [*FUNCTIONS, chain])
@@ -116,7 +116,7 @@ def key(*functions: Function) -> str | None:
     for _ in range(20):
         for function in functions:
             x = applied(function, x)
-    parts = Form(Outline([x]).graph()).key
+    parts = Form(KeyedGraph([x]).graph()).key
     assert parts is not None
     return key_of(detect_cpu(), parts)
 

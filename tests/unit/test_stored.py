@@ -17,10 +17,10 @@ from ferrule import Tensor, TinyJit
 from ferrule.base.config import Context
 from ferrule.dtype import dtypes
 from ferrule.engine.realize import settle_writes
-from ferrule.fusion import _plan, _recipes, make_schedule
+from ferrule.fusion import _plan, _plans, make_schedule
 from ferrule.fusion.plans import plan_cache
-from ferrule.fusion.plans.execution_plan import Form, Place, Recipe, Step
-from ferrule.fusion.plans.graph_key import Outline
+from ferrule.fusion.plans.execution_plan import ExecutionPlan, Form, Place, Step
+from ferrule.fusion.plans.graph_key import KeyedGraph
 from ferrule.ir.expr import Variable
 from ferrule.ir.shape.view import View
 from ferrule.ir.target import detect_cpu
@@ -52,7 +52,7 @@ def plans(monkeypatch: pytest.MonkeyPatch) -> list[None]:
     monkeypatch.setattr("ferrule.fusion._plan", counted)
     code = f"the code of {uuid4()}"  # no address: another list had it, in a test before this one
     monkeypatch.setattr(plan_cache, "_code", lambda: code)
-    _recipes.clear()
+    _plans.clear()
     return made
 
 
@@ -60,7 +60,7 @@ def test_another_process_does_not_plan_again(plans: list[None]) -> None:
     x = Tensor(X).realize()
     first = network(x).numpy()
     assert len(plans) == 1
-    _recipes.clear()
+    _plans.clear()
     np.testing.assert_array_equal(network(x).numpy(), first)
     assert len(plans) == 1
 
@@ -68,7 +68,7 @@ def test_another_process_does_not_plan_again(plans: list[None]) -> None:
 def test_other_code_plans_again(plans: list[None], monkeypatch: pytest.MonkeyPatch) -> None:
     x = Tensor(X).realize()
     first = network(x).numpy()
-    _recipes.clear()
+    _plans.clear()
     code = f"other code, of {uuid4()}"
     monkeypatch.setattr(plan_cache, "_code", lambda: code)
     np.testing.assert_array_equal(network(x).numpy(), first)
@@ -80,19 +80,19 @@ def test_an_entry_that_cannot_be_read_is_replaced(
 ) -> None:
     x = Tensor(X).realize()
     first = network(x).numpy()
-    _recipes.clear()
+    _plans.clear()
     good = plan_cache.diskcache.get
     monkeypatch.setattr(plan_cache.diskcache, "get", lambda *where: good(*where)[:-9])  # type: ignore
     with Context(DEBUG=1):
         np.testing.assert_array_equal(network(x).numpy(), first)
     assert len(plans) == 2
-    assert "a stored schedule is not used: not a recipe: " in capsys.readouterr().out
+    assert "a stored schedule is not used: not a plan: " in capsys.readouterr().out
 
 
 def test_a_captured_call_finds_the_schedule_of_a_plain_one(plans: list[None]) -> None:
     whole = Tensor(X).realize()
     plain = network(whole).numpy()
-    _recipes.clear()
+    _plans.clear()
     jitted = TinyJit(lambda x: network(x).realize())
     for _ in range(3):
         np.testing.assert_array_equal(jitted(whole).numpy(), plain)
@@ -112,7 +112,7 @@ def test_what_was_lazy_before_the_first_call_is_not_planned_in_another_form(
 
 def test_small_graphs_are_not_stored(plans: list[None]) -> None:
     for _ in range(2):
-        _recipes.clear()
+        _plans.clear()
         np.testing.assert_array_equal((Tensor(X) + 1).numpy(), X + 1)
     assert len(plans) == 2
 
@@ -144,35 +144,35 @@ def test_what_has_no_text_has_no_key() -> None:
 # *** bytes ***
 
 
-def recipe_of(value: Tensor) -> Recipe:
-    graph = Outline([value.lazydata]).graph()
+def plan_of(value: Tensor) -> ExecutionPlan:
+    graph = KeyedGraph([value.lazydata]).graph()
     assert Form(graph).key is not None
     return _plan(graph, TARGET)[0]
 
 
-def test_a_recipe_comes_back_from_its_bytes() -> None:
+def test_a_plan_comes_back_from_its_bytes() -> None:
     x = Tensor(X).realize()
-    recipe = recipe_of(network(x) @ network(x).T)
-    again = plan_cache.from_bytes(plan_cache.to_bytes(recipe))
-    assert again == recipe
-    assert [step.ast.key for step in again.steps] == [step.ast.key for step in recipe.steps]
+    plan = plan_of(network(x) @ network(x).T)
+    again = plan_cache.from_bytes(plan_cache.to_bytes(plan))
+    assert again == plan
+    assert [step.ast.key for step in again.steps] == [step.ast.key for step in plan.steps]
 
 
-def test_recipes_of_pythons_that_pickle_members_by_getattr(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_plans_of_pythons_that_pickle_members_by_getattr(monkeypatch: pytest.MonkeyPatch) -> None:
     def by_name(member: Enum, protocol: Any) -> Any:
         return getattr, (type(member), member.name)
 
     for kind in get_args(Op):  # as some releases of Python 3.11 have it
         monkeypatch.setattr(kind, "__reduce_ex__", by_name)
-    recipe = recipe_of(network(Tensor(X).realize()))
+    plan = plan_of(network(Tensor(X).realize()))
     assert b"getattr" in pickle.dumps(LoadOps.EMPTY)
-    assert plan_cache.from_bytes(plan_cache.to_bytes(recipe)) == recipe
+    assert plan_cache.from_bytes(plan_cache.to_bytes(plan)) == plan
 
 
 def test_keys_of_kernels_are_stored_with_them() -> None:
     ast = LazyOp(LoadOps.EMPTY, (), ("a kernel that nothing else has",))
     key = ast.key
-    entry = plan_cache.to_bytes(Recipe((), (), (Step(ast, (), 1, ()),), ()))
+    entry = plan_cache.to_bytes(ExecutionPlan((), (), (Step(ast, (), 1, ()),), ()))
     del ast
     (step,) = plan_cache.from_bytes(entry).steps
     assert step.ast._key == key
@@ -183,10 +183,10 @@ def test_deep_kernels_need_no_deep_stack() -> None:
     for _ in range(5000):
         ast = LazyOp(UnaryOps.EXP2, (ast,))
     place = Place("CPU", dtypes.float32, 1)
-    recipe = Recipe((place,), (("CPU", 64),), (Step(ast, (0,), 1, ()),), ((0, 0),))
-    again = plan_cache.from_bytes(plan_cache.to_bytes(recipe))
+    plan = ExecutionPlan((place,), (("CPU", 64),), (Step(ast, (0,), 1, ()),), ((0, 0),))
+    again = plan_cache.from_bytes(plan_cache.to_bytes(plan))
     assert again.steps[0].ast is ast
-    assert again == recipe
+    assert again == plan
 
 
 class Harm:
@@ -208,7 +208,7 @@ class Harm:
     ],
 )
 def test_anything_else_is_refused(entry: bytes, capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(ValueError, match="not a recipe: "):
+    with pytest.raises(ValueError, match="not a plan: "):
         plan_cache.from_bytes(entry)
     assert capsys.readouterr().out == ""
 
@@ -217,7 +217,7 @@ def test_make_schedule_gives_equal_kernels_from_disk(plans: list[None]) -> None:
     x = Tensor(X).realize()
     value = network(x)
     first = make_schedule([value.lazydata]).items
-    _recipes.clear()
+    _plans.clear()
     second = make_schedule([value.lazydata]).items
     assert [item.ast for item in first] == [item.ast for item in second]
     assert len(plans) == 1

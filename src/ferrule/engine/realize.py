@@ -72,8 +72,8 @@ def realize(nodes: Sequence[LazyBuffer]) -> None:
 def _compute(nodes: Sequence[LazyBuffer]) -> None:
     newest = newest_serial()
     schedule = make_schedule(nodes)
-    runners = prepare(schedule.recipe.kernels)
-    if not schedule.recipe.writes_over:
+    runners = prepare(schedule.plan.kernels)
+    if not schedule.plan.writes_over:
         _run_and_commit(schedule, runners, newest)
         return
     with Whole():  # the writes would be done again, as they are still to be done until `commit`
@@ -81,7 +81,7 @@ def _compute(nodes: Sequence[LazyBuffer]) -> None:
 
 
 def _run_and_commit(schedule: Schedule, runners: Runners, newest: int) -> None:
-    if schedule.recipe.last_to_raise:
+    if schedule.plan.last_to_raise:
         with contents_kept(_at_risk(schedule, newest)):
             _run_all(schedule, runners)
     else:
@@ -100,7 +100,7 @@ def _at_risk(schedule: Schedule, newest: int) -> list[Buffer]:
     Existing memory has serial numbers below `newest`. If the step raises, all of these writes are
     still to be done, so that the memory must have its old contents.
     """
-    runs = list(schedule.runs())[: schedule.recipe.last_to_raise]
+    runs = list(schedule.runs())[: schedule.plan.last_to_raise]
     written = [buffer for step, buffers, _ in runs for buffer in buffers[: step.outputs]]
     return [buffer for buffer in dict.fromkeys(written) if buffer.base.serial < newest]
 

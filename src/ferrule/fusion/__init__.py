@@ -29,8 +29,8 @@ from ferrule.fusion.expansion import written_out
 from ferrule.fusion.graph import Graph, note_passed
 from ferrule.fusion.hazards import Hazards
 from ferrule.fusion.plans import plan_cache
-from ferrule.fusion.plans.execution_plan import Form, Place, Recipe, Schedule, Step
-from ferrule.fusion.plans.graph_key import Outline
+from ferrule.fusion.plans.execution_plan import ExecutionPlan, Form, Place, Schedule, Step
+from ferrule.fusion.plans.graph_key import KeyedGraph
 from ferrule.fusion.slots import Slot, Slots
 from ferrule.fusion.tasks import Reader, Task
 from ferrule.fusion.trees import TreeBuilder
@@ -42,15 +42,15 @@ from ferrule.ir.target import Target, detect_cpu
 
 __all__ = ["Schedule", "create_schedule", "make_schedule", "target_of"]
 
-# Recipes in the plan cache, which drops the least recently used one. A program with more graphs
+# Plans in the plan cache, which drops the least recently used one. A program with more graphs
 # plans some again. Not measured.
-_MAX_RECIPES: Final = 512
+_MAX_PLANS: Final = 512
 _NO_VALUES: Final[Mapping[Variable, int]] = {}
 
 
 @final
 class _Key:
-    """The key of a recipe. Its hash is computed once, since forms of large graphs are long."""
+    """The key of a plan. Its hash is computed once, since forms of large graphs are long."""
 
     __slots__ = ("_hash", "parts")
 
@@ -65,26 +65,26 @@ class _Key:
         return isinstance(other, _Key) and self.parts == other.parts
 
 
-_recipes: OrderedDict[_Key, Recipe] = OrderedDict()
+_plans: OrderedDict[_Key, ExecutionPlan] = OrderedDict()
 
 
 @final
 @dataclass(frozen=True)
 class _KnownGraph:
-    """The plan of a known graph: the key of its recipe, and the numbers of `Graph.passed`."""
+    """A known graph: the key of its plan, and the numbers of `Graph.passed`."""
 
     key: _Key
     passed: tuple[int, ...]
 
 
 _known_graphs: dict[tuple[Hashable, ...], _KnownGraph] = {}
-"""The known graphs, by `FERRULE_SKIP` and the keys of their outlines."""
+"""The known graphs, by `FERRULE_SKIP` and their keys."""
 
 
 @final
 @dataclass(frozen=True)
 class _Numbered:
-    """The plan of a graph, some of whose constants are memory in the graph that was planned."""
+    """A known graph, some of whose constants are memory in the graph that was planned."""
 
     key: _Key
     nodes: tuple[int, ...]
@@ -95,7 +95,7 @@ class _Numbered:
 
 
 _numbered: dict[tuple[Hashable, ...], _Numbered] = {}
-"""By the optimisations that are left out, and the keys of outlines without numbers."""
+"""By the optimisations that are left out, and the graphs' keys without numbers."""
 
 
 def create_schedule(nodes: Sequence[LazyBuffer]) -> list[ScheduleItem]:
@@ -110,91 +110,91 @@ def create_schedule(nodes: Sequence[LazyBuffer]) -> list[ScheduleItem]:
 
 def make_schedule(nodes: Sequence[LazyBuffer]) -> Schedule:
     """The schedule that computes `nodes`; the graph stays as it is until `commit`."""
-    outline = Outline(nodes)
-    if not outline.requested:
-        return Recipe((), (), (), ()).follow((), [])
-    known = _schedule_of_known(outline) or _schedule_of_numbered(outline)
-    return known or _schedule_of_new(outline)
+    keyed = KeyedGraph(nodes)
+    if not keyed.requested:
+        return ExecutionPlan((), (), (), ()).follow((), [])
+    known = _schedule_of_known(keyed) or _schedule_of_numbered(keyed)
+    return known or _schedule_of_new(keyed)
 
 
-def _schedule_of_known(outline: Outline) -> Schedule | None:
-    """The schedule of a graph whose outline was seen before; None for any other."""
-    known = _known_graphs.get((config().FERRULE_SKIP, outline.key))
-    recipe = None if known is None else _recipes.get(known.key)
-    if known is None or recipe is None:
+def _schedule_of_known(keyed: KeyedGraph) -> Schedule | None:
+    """The schedule of a graph whose key was seen before; None for any other."""
+    known = _known_graphs.get((config().FERRULE_SKIP, keyed.key))
+    plan = None if known is None else _plans.get(known.key)
+    if known is None or plan is None:
         return None
-    _recipes.move_to_end(known.key)
+    _plans.move_to_end(known.key)
     if known.passed:
-        note_passed([outline.nodes[number] for number in known.passed])
-    return recipe.follow([_NO_VALUES] * len(recipe.steps), outline.nodes)
+        note_passed([keyed.nodes[number] for number in known.passed])
+    return plan.follow([_NO_VALUES] * len(plan.steps), keyed.nodes)
 
 
-def _schedule_of_numbered(outline: Outline) -> Schedule | None:
+def _schedule_of_numbered(keyed: KeyedGraph) -> Schedule | None:
     """The schedule of a graph that differs from an earlier one in numbers that keep changing."""
     if not _numbered or this_thread.state.observer is not None:
         return None
-    numbered = _numbered.get((config().FERRULE_SKIP, _without_numbers(outline)))
-    recipe = None if numbered is None else _recipes.get(numbered.key)
-    if numbered is None or recipe is None:
+    numbered = _numbered.get((config().FERRULE_SKIP, _without_numbers(keyed)))
+    plan = None if numbered is None else _plans.get(numbered.key)
+    if numbered is None or plan is None:
         return None
-    if any([outline.parts[place][2] != bits for place, bits in numbered.fixed]):
+    if any([keyed.parts[place][2] != bits for place, bits in numbered.fixed]):
         return None
-    _recipes.move_to_end(numbered.key)
-    nodes = outline.nodes
+    _plans.move_to_end(numbered.key)
+    nodes = keyed.nodes
     note_passed([nodes[number] for number in numbered.passed])
     found = [nodes[n] if n >= 0 else number_in_memory(nodes[~n]) for n in numbered.nodes]
-    return recipe.follow([_NO_VALUES] * len(recipe.steps), found)
+    return plan.follow([_NO_VALUES] * len(plan.steps), found)
 
 
-def _without_numbers(outline: Outline) -> tuple[Hashable, ...]:
-    parts = outline.parts
-    return (*[without_number(part) for part in parts], *outline.key[len(parts) :])
+def _without_numbers(keyed: KeyedGraph) -> tuple[Hashable, ...]:
+    parts = keyed.parts
+    return (*[without_number(part) for part in parts], *keyed.key[len(parts) :])
 
 
-def _schedule_of_new(outline: Outline) -> Schedule:
+def _schedule_of_new(keyed: KeyedGraph) -> Schedule:
     """The schedule of any graph."""
-    graph = outline.graph()
+    graph = keyed.graph()
     note_passed(graph.passed)
     whole = written_out(graph)
     if whole is None:
-        form = Form(graph, outline.parts)
-        return _schedule_of(graph, form, partial(_remember, outline, graph), outline)
-    remember = partial(_remember_written_out, outline, graph, whole)
+        form = Form(graph, keyed.parts)
+        return _schedule_of(graph, form, partial(_remember, keyed, graph), keyed)
+    remember = partial(_remember_written_out, keyed, graph, whole)
     return whole.named(_schedule_of(whole.graph, Form(whole.graph), remember))
 
 
 def _schedule_of(
-    graph: Graph, form: Form, remember: Callable[[_Key], None], outline: Outline | None = None
+    graph: Graph, form: Form, remember: Callable[[_Key], None], keyed: KeyedGraph | None = None
 ) -> Schedule:
     """The schedule of a graph without templates.
 
-    `remember` is called with the key of a recipe that is good for the same graph again. With its
-    `outline` a graph that differs in numbers alone is found again.
+    `remember` is called with the key of a plan that is good for the same graph again. With its
+    `keyed` a graph that differs in numbers alone is found again.
     """
     target = target_of(next(iter(graph.requested)).device)
     if form.key is None:
-        return Recipe.follow(*_plan(graph, target), graph.everything)
-    found = _by_another_graph(graph, target, form, outline)
+        return ExecutionPlan.follow(*_plan(graph, target), graph.everything)
+    found = _by_another_graph(graph, target, form, keyed)
     if found is not None:
         return found
-    found = _follow_recipe(graph, target, form)
+    found = _follow_plan(graph, target, form)
     if not graph.symbolic:
         remember(_Key((target, config().FERRULE_SKIP, form.key)))
     return found
 
 
 def _by_another_graph(
-    graph: Graph, target: Target, form: Form, outline: Outline | None = None
+    graph: Graph, target: Target, form: Form, keyed: KeyedGraph | None = None
 ) -> Schedule | None:
-    """The schedule of a graph by the recipe for one in which what keeps changing is memory or a
-    variable; None where the graph has a recipe of its own, or is to get one.
+    """The schedule of a graph by the plan for one in which what keeps changing is memory or a
+    variable; None where the graph has a plan of its own, or is to get one.
 
-    With its `outline` a graph that differs in numbers alone is found again.
+    With its `keyed` a graph that differs in numbers alone is found again.
     """
     parts = form.key
-    assert parts is not None, "graphs without a key have no recipe"
+    assert parts is not None, "graphs without a key have no plan"
     skipped = config().FERRULE_SKIP
-    if _Key((target, skipped, parts)) in _recipes:
+    if _Key((target, skipped, parts)) in _plans:
         return None
     changed = changes(graph, parts)
     # A capture keeps the numbers, as its replays do not change them.
@@ -204,34 +204,34 @@ def _by_another_graph(
         other_form = Form(other.graph)
         found = _by_another_graph(other.graph, target, other_form)
         if found is None:
-            found = _follow_recipe(other.graph, target, other_form)
-            if outline is not None and not graph.symbolic:
+            found = _follow_plan(other.graph, target, other_form)
+            if keyed is not None and not graph.symbolic:
                 assert other_form.key is not None, "it was followed"
                 key = _Key((target, skipped, other_form.key))
-                _remember_numbered(outline, graph, other, key)
+                _remember_numbered(keyed, graph, other, key)
         return other.named(found)
     if changed.offsets and "offsets" not in skipped:
         moved = stand_in(graph, changed.offsets, part_alignment(target), not is_captured)
         if moved is not None:
-            return moved.named(_follow_recipe(moved.graph, target, Form(moved.graph)))
+            return moved.named(_follow_plan(moved.graph, target, Form(moved.graph)))
     if is_captured or "lengths" in skipped:
         return None
     return schedule_of_any_length(graph, (*parts, skipped), lambda g: _plan(g, target)[0], target)
 
 
-def _remember(outline: Outline, graph: Graph, key: _Key) -> None:
-    """Remember the key of the recipe for graphs with this outline."""
-    if len(_known_graphs) >= _MAX_RECIPES:
+def _remember(keyed: KeyedGraph, graph: Graph, key: _Key) -> None:
+    """Remember the key of the plan for graphs with the same key."""
+    if len(_known_graphs) >= _MAX_PLANS:
         _known_graphs.clear()
     passed = set(graph.passed)
     numbers = [number for number, node in enumerate(graph.everything) if node in passed]
-    _known_graphs[config().FERRULE_SKIP, outline.key] = _KnownGraph(key, tuple(numbers))
+    _known_graphs[config().FERRULE_SKIP, keyed.key] = _KnownGraph(key, tuple(numbers))
 
 
-def _remember_written_out(outline: Outline, graph: Graph, whole: StandIn, key: _Key) -> None:
-    """Remember the recipe of a graph with templates.
+def _remember_written_out(keyed: KeyedGraph, graph: Graph, whole: StandIn, key: _Key) -> None:
+    """Remember the plan of a graph with templates.
 
-    The recipe is that of `whole`, the graph written out, with the numbers of this graph's nodes.
+    The plan is that of `whole`, the graph written out, with the numbers of this graph's nodes.
     """
     places = {node: number for number, node in enumerate(graph.everything)}
     numbers = {
@@ -239,21 +239,21 @@ def _remember_written_out(outline: Outline, graph: Graph, whole: StandIn, key: _
         for number, node in enumerate(whole.graph.everything)
         if (original := whole.originals.get(node, node)) in places
     }
-    renamed = _Key(("written out", config().FERRULE_SKIP, outline.key))
-    _keep(renamed, _recipes[key].renumbered(numbers, whole.graph.everything))
-    _remember(outline, graph, renamed)
+    renamed = _Key(("written out", config().FERRULE_SKIP, keyed.key))
+    _keep(renamed, _plans[key].renumbered(numbers, whole.graph.everything))
+    _remember(keyed, graph, renamed)
 
 
-def _keep(key: _Key, recipe: Recipe) -> None:
-    """Put a recipe into the cache, and drop the least recently used one if it is full."""
-    _recipes[key] = recipe
-    if len(_recipes) > _MAX_RECIPES:
-        _recipes.popitem(last=False)
+def _keep(key: _Key, plan: ExecutionPlan) -> None:
+    """Put a plan into the cache, and drop the least recently used one if it is full."""
+    _plans[key] = plan
+    if len(_plans) > _MAX_PLANS:
+        _plans.popitem(last=False)
 
 
-def _remember_numbered(outline: Outline, graph: Graph, other: StandIn, key: _Key) -> None:
-    """From now on a graph that differs from this one in numbers has the recipe with that key."""
-    if len(_numbered) >= _MAX_RECIPES:
+def _remember_numbered(keyed: KeyedGraph, graph: Graph, other: StandIn, key: _Key) -> None:
+    """From now on a graph that differs from this one in numbers has the plan with that key."""
+    if len(_numbered) >= _MAX_PLANS:
         _numbered.clear()
     number = {node: place for place, node in enumerate(graph.everything)}
     nodes: list[int] = []
@@ -264,10 +264,10 @@ def _remember_numbered(outline: Outline, graph: Graph, other: StandIn, key: _Key
             in_memory.add(number[constant])
         original = other.originals.get(node, node)
         nodes.append(number[original] if constant is None else ~number[constant])
-    constants = [place for place, part in enumerate(outline.parts) if names_number(part)]
-    fixed = [(place, outline.parts[place][2]) for place in constants if place not in in_memory]
+    constants = [place for place, part in enumerate(keyed.parts) if names_number(part)]
+    fixed = [(place, keyed.parts[place][2]) for place in constants if place not in in_memory]
     passed = set(graph.passed)
-    _numbered[config().FERRULE_SKIP, _without_numbers(outline)] = _Numbered(
+    _numbered[config().FERRULE_SKIP, _without_numbers(keyed)] = _Numbered(
         key,
         tuple(nodes),
         tuple(fixed),
@@ -275,28 +275,28 @@ def _remember_numbered(outline: Outline, graph: Graph, other: StandIn, key: _Key
     )
 
 
-def _follow_recipe(graph: Graph, target: Target, form: Form) -> Schedule:
-    """The schedule of a graph by the recipe for its form, which is planned if it is missing."""
+def _follow_plan(graph: Graph, target: Target, form: Form) -> Schedule:
+    """The schedule of a graph by the plan for its form, which is planned if it is missing."""
     parts = form.key
-    assert parts is not None, "graphs without a key have no recipe"
+    assert parts is not None, "graphs without a key have no plan"
     key = _Key((target, config().FERRULE_SKIP, parts))
-    recipe = _recipes.get(key)
-    if recipe is None:
-        recipe = _stored_or_planned(graph, target, plan_cache.key_of(target, parts))
-        _keep(key, recipe)
+    plan = _plans.get(key)
+    if plan is None:
+        plan = _stored_or_planned(graph, target, plan_cache.key_of(target, parts))
+        _keep(key, plan)
     else:
-        _recipes.move_to_end(key)
-    return recipe.follow([form.values] * len(recipe.steps), graph.everything)
+        _plans.move_to_end(key)
+    return plan.follow([form.values] * len(plan.steps), graph.everything)
 
 
-def _stored_or_planned(graph: Graph, target: Target, key: str | None) -> Recipe:
-    """The recipe that an earlier process stored under the key, or else a new one."""
-    recipe = None if key is None else plan_cache.load(key)
-    if recipe is None:
-        recipe, _ = _plan(graph, target)
+def _stored_or_planned(graph: Graph, target: Target, key: str | None) -> ExecutionPlan:
+    """The plan that an earlier process stored under the key, or else a new one."""
+    plan = None if key is None else plan_cache.load(key)
+    if plan is None:
+        plan, _ = _plan(graph, target)
         if key is not None:
-            plan_cache.store(key, recipe)
-    return recipe
+            plan_cache.store(key, plan)
+    return plan
 
 
 @cache
@@ -321,8 +321,8 @@ class _Work:
 
 def _plan(
     graph: Graph, target: Target, without_blocks: Set[LazyBuffer] = frozenset()
-) -> tuple[Recipe, list[dict[Variable, int]]]:
-    """The recipe for a graph, and the values of each kernel's variables."""
+) -> tuple[ExecutionPlan, list[dict[Variable, int]]]:
+    """The plan for a graph, and the values of each kernel's variables."""
     roots, groups = cut_into_kernels(graph, target, without_blocks)
     tasks = [Task(outputs, kept=kept) for outputs, kept in groups]
     alignment = part_alignment(target)
@@ -339,7 +339,7 @@ def _plan(
     for task, work in zip(order, whole, strict=True):
         works += [work] if task.kept else _in_parts(work, target)
     results = _results(graph, roots, hazards)
-    return _recipe(graph, works, results), [work.var_vals for work in works]
+    return _execution_plan(graph, works, results), [work.var_vals for work in works]
 
 
 def _with_unsuited_blocks(tasks: list[Task], works: list[_Work]) -> set[LazyBuffer]:
@@ -405,8 +405,10 @@ def _results(
     return found
 
 
-def _recipe(graph: Graph, works: list[_Work], results: list[tuple[LazyBuffer, Slot]]) -> Recipe:
-    """The recipe of the works, with numbers for nodes and memory."""
+def _execution_plan(
+    graph: Graph, works: list[_Work], results: list[tuple[LazyBuffer, Slot]]
+) -> ExecutionPlan:
+    """The plan that runs the works, with numbers for nodes and memory."""
     number = {node: place for place, node in enumerate(graph.everything)}
     holder = {
         node.realized: place
@@ -438,7 +440,7 @@ def _recipe(graph: Graph, works: list[_Work], results: list[tuple[LazyBuffer, Sl
         for work in works
     ]
     named = [(number[node], numbers[slot]) for node, slot in results]
-    return Recipe(tuple(places.values()), arenas, tuple(steps), tuple(named))
+    return ExecutionPlan(tuple(places.values()), arenas, tuple(steps), tuple(named))
 
 
 def _size(node: LazyBuffer, slot: Slot) -> sint:

@@ -18,7 +18,7 @@ from typing import Any, Final, TypeAlias, final
 from ferrule.base.records import dataclass
 from ferrule.fusion.dynamic.offsets import number_in_memory
 from ferrule.fusion.graph import Graph
-from ferrule.fusion.plans.execution_plan import Recipe, Schedule
+from ferrule.fusion.plans.execution_plan import ExecutionPlan, Schedule
 from ferrule.ir.dtype import exact
 from ferrule.ir.expr import Length, as_expr, as_int, sint
 from ferrule.ir.lazy import LazyBuffer
@@ -27,7 +27,7 @@ from ferrule.ir.op_table import FORMS, OpError, infer
 from ferrule.ir.shape.view import Shape, ShapeError, View, prod_sint, same
 from ferrule.ir.target import Target
 
-Plan: TypeAlias = Callable[[Graph], Recipe]
+Planner: TypeAlias = Callable[[Graph], ExecutionPlan]
 Numbers: TypeAlias = tuple[Hashable, ...]
 
 _ENOUGH: Final = 3
@@ -100,7 +100,7 @@ def _sample(graph: Graph, key: tuple[Any, ...]) -> tuple[_Sample, Hashable]:
 def _form(node: LazyBuffer, part: tuple[Any, ...], ones: tuple[bool, ...]) -> Hashable:
     """A node's part of the key without offsets, numbers, and sizes other than 1."""
     if node.realized is not None:
-        # See `outline.parts_of`: the first is the shape, the third from the end the memory's size.
+        # See `parts_of` in graph_key: the shape is first, the memory's size third from the end.
         return (ones, *part[1:-3], *part[-2:])
     if not node.srcs:
         return (node.op, ones, *part[4:])
@@ -238,7 +238,7 @@ class _Family:
         self.laws: dict[int, _Law] | None = None
         self.numbers: list[int] = []
         """The positions of the numbers that change."""
-        self.plans: dict[tuple[Target, tuple[Length, ...]], Recipe | None] = {}
+        self.plans: dict[tuple[Target, tuple[Length, ...]], ExecutionPlan | None] = {}
         """The plans by target and variables with bounds; None where there can be no plan."""
         self.uses: dict[tuple[int, ...], int] = {}
         """The number of graphs with these integers so far."""
@@ -294,11 +294,11 @@ _families: OrderedDict[Hashable, _Family] = OrderedDict()
 
 
 def schedule_of_any_length(
-    graph: Graph, key: tuple[Any, ...], plan: Plan, target: Target
+    graph: Graph, key: tuple[Any, ...], planner: Planner, target: Target
 ) -> Schedule | None:
     """The schedule of a graph by a plan for all lengths; None if there is none.
 
-    `key` is the key of the graph's form, for which there is no recipe; `plan` plans for `target`.
+    `key` is the key of the graph's form, for which there is no plan; `planner` plans for `target`.
     """
     if graph.symbolic or any([node.op is LoadOps.CUSTOM for node in graph.everything]):
         return None  # a user's runner, or the reader of a file, works for this size only
@@ -321,13 +321,13 @@ def schedule_of_any_length(
             family.plans.clear()
         bound = [variable.bind(n) for variable, n in zip(variables, lengths, strict=True)]
         other = _generalised(graph, family.integers(bound), len(now.sizes), leaves)
-        family.plans[kind] = None if other is None else _planned(other, plan, target)
-    recipe = family.plans[kind]
-    if recipe is None:
+        family.plans[kind] = None if other is None else _planned(other, planner, target)
+    plan = family.plans[kind]
+    if plan is None:
         return None
     values: dict[Any, int] = dict(zip(variables, lengths, strict=True))
     nodes = [*leaves.values(), *graph.everything]
-    return recipe.follow([values] * len(recipe.steps), nodes, values)
+    return plan.follow([values] * len(plan.steps), nodes, values)
 
 
 def _bounds(length: int) -> tuple[int, int]:
@@ -436,21 +436,21 @@ def _shape(node: LazyBuffer, srcs: tuple[LazyBuffer, ...], arg: Any) -> Shape | 
         return None
 
 
-def _planned(graph: Graph, plan: Plan, target: Target) -> Recipe | None:
+def _planned(graph: Graph, planner: Planner, target: Target) -> ExecutionPlan | None:
     """The plan of a graph with symbolic sizes.
 
     None if it is uncertain that views fit. None as well if values are so large, or kernels run so
     long, that a plan for each length is worth its compilation.
     """
     try:
-        recipe = plan(graph)
+        plan = planner(graph)
     except ShapeError:
         return None
-    stored = [place for place in recipe.places if place.node is None]
+    stored = [place for place in plan.places if place.node is None]
     most_bytes = max(_MOST_BYTES, _STORE_SECONDS * target.bytes_per_second * target.max_threads)
     if any([as_expr(p.size).max * p.dtype.itemsize > most_bytes for p in stored]):
         return None
-    kernels = [step.ast for step in recipe.steps if isinstance(step.ast.op, BufferOps)]
+    kernels = [step.ast for step in plan.steps if isinstance(step.ast.op, BufferOps)]
     longest = max([as_expr(get_lazyop_info(ast).flops).max for ast in kernels], default=0)
     most = max(_MOST_OPERATIONS, _KERNEL_SECONDS * target.flops_per_second * target.max_threads)
-    return recipe if longest <= most else None
+    return plan if longest <= most else None

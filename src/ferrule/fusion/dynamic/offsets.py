@@ -1,7 +1,7 @@
 """Stand-ins of graphs in which offsets or numbers change from call to call, as in random crops.
 
 Kernels need not know where a part of memory begins: they are given that part as a buffer. So a
-graph with such parts gets a *stand-in*, in which the parts are leaves. Its form, and so its recipe,
+graph with such parts gets a *stand-in*, in which the parts are leaves. Its form, and so its plan,
 is the same wherever the parts begin. Other changing offsets, such as those of a crop of a padded
 value, become variables in the stand-in. A changing number, such as a learning rate, becomes one
 element in memory.
@@ -64,7 +64,7 @@ class StandIn:
     def named(self, schedule: Schedule) -> Schedule:
         """The schedule of this graph with the results of the original's nodes."""
         results = [(self.originals.get(node, node), buffer) for node, buffer in schedule.results]
-        return Schedule(schedule.recipe, schedule.values, schedule.buffers, results)
+        return Schedule(schedule.plan, schedule.values, schedule.buffers, results)
 
 
 def stand_in(

@@ -2,7 +2,7 @@
 
 The form of a graph is its nodes in order, with sources and memory named by numbers. It holds all
 that the scheduler looks at: which nodes share memory, which were requested, which something outside
-needs, and whose memory was handed out. A recipe is a schedule that names nodes by numbers, too.
+needs, and whose memory was handed out. A plan is a schedule that names nodes by numbers, too.
 """
 
 from __future__ import annotations
@@ -66,12 +66,12 @@ class Schedule:
 
     def __init__(
         self,
-        recipe: Recipe,
+        plan: ExecutionPlan,
         values: Sequence[Mapping[Variable, int]],
         buffers: Sequence[Buffer],
         results: Sequence[tuple[LazyBuffer, Buffer]],
     ) -> None:
-        self.recipe = recipe
+        self.plan = plan
         self.values = values
         self.buffers = buffers
         self.results = results
@@ -79,7 +79,7 @@ class Schedule:
     def runs(self) -> Iterator[tuple[Step, list[Buffer], Values]]:
         """The steps, the buffers of each, outputs first, and the values of its variables."""
         buffers = self.buffers
-        for number, step in enumerate(self.recipe.steps):
+        for number, step in enumerate(self.plan.steps):
             values: Values = {}
             for variable in step.variables:
                 values[variable] = self.values[number][variable]
@@ -117,7 +117,7 @@ def _item(step: Step, used: list[Buffer], values: Values) -> ScheduleItem:
 
 @final
 @dataclass(frozen=True)
-class Recipe:
+class ExecutionPlan:
     """A schedule without buffers and values."""
 
     places: tuple[Place, ...]
@@ -133,7 +133,7 @@ class Recipe:
         nodes: list[LazyBuffer],
         lengths: Mapping[Expr, int] = _NO_LENGTHS,
     ) -> Schedule:
-        """The schedule for `nodes`, which have the form that the recipe was made for.
+        """The schedule for `nodes`, which have the form that the plan was made for.
 
         `values` holds the values of each step's variables, `lengths` those of variables in the
         sizes of places. Raises `MemoryError` with a note that names the largest values.
@@ -146,10 +146,10 @@ class Recipe:
         results = [(nodes[node], buffers[place]) for node, place in self.results]
         return Schedule(self, values, buffers, results)
 
-    def renumbered(self, numbers: Mapping[int, int], nodes: Sequence[LazyBuffer]) -> Recipe:
-        """The recipe for a graph in which the `nodes` have other `numbers`, or are missing.
+    def renumbered(self, numbers: Mapping[int, int], nodes: Sequence[LazyBuffer]) -> ExecutionPlan:
+        """The plan for a graph in which the `nodes` have other `numbers`, or are missing.
 
-        The recipe itself holds the memory of missing nodes, such as the tables of a template.
+        The plan itself holds the memory of missing nodes, such as the tables of a template.
         """
         places = []
         for place in self.places:
@@ -248,7 +248,7 @@ def kernels_by_device(steps: Iterable[tuple[str, LazyOp]]) -> dict[str, list[Laz
 
 @final
 class Form:
-    """The form of a graph: `key` is equal for graphs that one recipe serves.
+    """The form of a graph: `key` is equal for graphs that one plan serves.
 
     `key` is None for graphs with a user's runner, or with two values of one variable. `values` has
     the values of variables. `parts` are the nodes' parts of the key, if they are known.

@@ -83,7 +83,7 @@ def _note_others(nodes: Sequence[LazyBuffer]) -> None:
 
 
 @final
-class Outline:
+class KeyedGraph:
     """The nodes to compute with their key, made before anything else is known of the graph.
 
     `key` holds all that planning looks at. A second graph with an equal key needs neither analysis

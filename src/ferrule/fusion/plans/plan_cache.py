@@ -1,6 +1,6 @@
-"""The plan cache on disk: recipes that an earlier process made for the same graph.
+"""The plan cache on disk: plans that an earlier process made for the same graph.
 
-Planning a network's training step takes eight times as long as reading the plan. A recipe is found
+Planning a network's training step takes eight times as long as reading the plan. A plan is found
 by the form of the graph, the target, and the planning code. Entries come from this code alone, and
 the disk cache checks that they are whole; anything else counts as missing.
 """
@@ -20,7 +20,7 @@ from ferrule.base import diskcache
 from ferrule.base.config import config
 from ferrule.base.fingerprint import fingerprint, source_files
 from ferrule.device import codegen_files, codegen_fingerprint
-from ferrule.fusion.plans.execution_plan import Place, Recipe, Step
+from ferrule.fusion.plans.execution_plan import ExecutionPlan, Place, Step
 from ferrule.ir.dtype import DType, dtype_from_name
 from ferrule.ir.lazyop import ConstBuffer, LazyOp, MemBuffer, Op
 from ferrule.ir.shape.shapetracker import ShapeTracker
@@ -29,11 +29,11 @@ from ferrule.ir.steps import Steps
 from ferrule.ir.target import Target
 
 MIN_PARTS: Final = 32
-"""Parts of a form, about one for each node, from which on a recipe is stored. A smaller graph is
+"""Parts of a form, about one for each node, from which on a plan is stored. A smaller graph is
 planned in less time than a query takes (2026-11-22)."""
 
 _TABLE: Final = "schedule"
-# The modules that decide a recipe, besides those that turn its ASTs into kernels.
+# The modules that decide a plan, besides those that turn its ASTs into kernels.
 _PLANNING: Final = (
     "base/helpers",
     "device/memory_planner",
@@ -55,18 +55,18 @@ _Row: TypeAlias = tuple[Any, tuple[int, ...], Any]
 
 
 def planning_files() -> list[Path]:
-    """The files of the code that recipes depend on."""
+    """The files of the code that plans depend on."""
     return [*codegen_files(), *source_files(_PLANNING)]
 
 
 @cache
 def _code() -> str:
-    """A digest of the code that recipes depend on."""
+    """A digest of the code that plans depend on."""
     return f"{codegen_fingerprint()} {fingerprint(source_files(_PLANNING))}"
 
 
 def key_of(target: Target, form: tuple[Hashable, ...]) -> str | None:
-    """The key of a graph's recipe on disk; None for symbolic and small graphs, which have none."""
+    """The key of a graph's plan on disk; None for symbolic and small graphs, which have none."""
     if len(form) < MIN_PARTS:
         return None
     try:
@@ -104,11 +104,11 @@ def _text(value: Any) -> str:
     raise TypeError(f"{kind.__name__} has no text that stands for it")
 
 
-# *** recipes as bytes ***
+# *** plans as bytes ***
 
 
-def load(key: str) -> Recipe | None:
-    """The recipe that was stored under `key`; None if there is none that can be read."""
+def load(key: str) -> ExecutionPlan | None:
+    """The plan that was stored under `key`; None if there is none that can be read."""
     entry = diskcache.get(_TABLE, key)
     if entry is None:
         return None
@@ -120,33 +120,31 @@ def load(key: str) -> Recipe | None:
         return None
 
 
-def store(key: str, recipe: Recipe) -> None:
-    """Keep a recipe for later processes."""
-    diskcache.put(_TABLE, key, to_bytes(recipe))
+def store(key: str, plan: ExecutionPlan) -> None:
+    """Keep a plan for later processes."""
+    diskcache.put(_TABLE, key, to_bytes(plan))
 
 
-def to_bytes(recipe: Recipe) -> bytes:
-    """The bytes of a recipe whose steps have no variables, to be kept on disk."""
+def to_bytes(plan: ExecutionPlan) -> bytes:
+    """The bytes of a plan whose steps have no variables, to be kept on disk."""
     # Nodes in order rather than trees: pickling a deep tree would need as deep a stack.
     numbers: dict[LazyOp, int] = {}
-    for step in recipe.steps:
+    for step in plan.steps:
         assert not step.variables, "values of variables are not stored"
         for node in step.ast.toposort():
             numbers.setdefault(node, len(numbers))
     rows: list[_Row] = [
         (node.op, tuple([numbers[source] for source in node.src]), node.arg) for node in numbers
     ]
-    steps = [(numbers[step.ast], step.ast.key, step.places, step.outputs) for step in recipe.steps]
-    places = [
-        (p.device, p.dtype, p.size, p.node, p.arena, p.offset, p.whole) for p in recipe.places
-    ]
+    steps = [(numbers[step.ast], step.ast.key, step.places, step.outputs) for step in plan.steps]
+    places = [(p.device, p.dtype, p.size, p.node, p.arena, p.offset, p.whole) for p in plan.places]
     written = io.BytesIO()
-    _Writer(written, 5).dump((rows, steps, places, recipe.arenas, recipe.results))
+    _Writer(written, 5).dump((rows, steps, places, plan.arenas, plan.results))
     return written.getvalue()
 
 
-def from_bytes(entry: bytes) -> Recipe:
-    """The recipe that `to_bytes` was given. Raises `ValueError` for bytes that hold none."""
+def from_bytes(entry: bytes) -> ExecutionPlan:
+    """The plan that `to_bytes` was given. Raises `ValueError` for bytes that hold none."""
     try:
         rows, stored, places, arenas, results = _Reader(io.BytesIO(entry)).load()
         nodes: list[LazyOp] = []
@@ -157,9 +155,11 @@ def from_bytes(entry: bytes) -> Recipe:
             ast = nodes[number]
             ast.set_key(key)
             steps.append(Step(ast, used, outputs, ()))
-        return Recipe(tuple([Place(*place) for place in places]), arenas, tuple(steps), results)
+        return ExecutionPlan(
+            tuple([Place(*place) for place in places]), arenas, tuple(steps), results
+        )
     except _MALFORMED as error:
-        raise ValueError(f"not a recipe: {type(error).__name__}: {error}") from error
+        raise ValueError(f"not a plan: {type(error).__name__}: {error}") from error
 
 
 _MALFORMED: Final = (
@@ -193,5 +193,5 @@ class _Reader(pickle.Unpickler):
     def find_class(self, module: str, name: str) -> Any:
         found = _PARTS.get((module, name))
         if found is None:
-            raise pickle.UnpicklingError(f"{module}.{name} is no part of a recipe")
+            raise pickle.UnpicklingError(f"{module}.{name} is no part of a plan")
         return found

@@ -1,4 +1,4 @@
-"""Graphs that were scheduled before: found by their outline, and by nothing less."""
+"""Graphs that were scheduled before: found by their key, and by nothing less."""
 
 from collections.abc import Iterable, Sequence
 from typing import Any
@@ -10,7 +10,7 @@ import ferrule.fusion
 from ferrule import Tensor
 from ferrule.device.runner import JITRunner
 from ferrule.engine.host import on_host
-from ferrule.fusion.plans.graph_key import Outline
+from ferrule.fusion.plans.graph_key import KeyedGraph
 from ferrule.ir.buffer import Buffer
 from ferrule.ir.expr import Variable
 from ferrule.ir.lazy import Handle, LazyBuffer
@@ -22,13 +22,13 @@ X = np.arange(35, dtype=np.float32).reshape(5, 7) / 8
 def looked_at(monkeypatch: pytest.MonkeyPatch) -> list[None]:
     """A list to which each graph adds that is looked at more closely; none is known before."""
     found: list[None] = []
-    graph = Outline.graph
+    graph = KeyedGraph.graph
 
-    def noting(outline: Outline) -> object:
+    def noting(keyed: KeyedGraph) -> object:
         found.append(None)
-        return graph(outline)
+        return graph(keyed)
 
-    monkeypatch.setattr(Outline, "graph", noting)
+    monkeypatch.setattr(KeyedGraph, "graph", noting)
     ferrule.fusion._known_graphs.clear()
     return found
 
@@ -41,14 +41,14 @@ def test_a_graph_that_was_seen_before_is_not_looked_at(looked_at: list[None]) ->
     assert len(looked_at) == 1
 
 
-def test_a_recipe_that_is_forgotten_is_made_again(looked_at: list[None]) -> None:
+def test_a_plan_that_is_forgotten_is_made_again(looked_at: list[None]) -> None:
     for _ in range(2):
-        ferrule.fusion._recipes.clear()
+        ferrule.fusion._plans.clear()
         np.testing.assert_array_equal((Tensor(X).realize() + 1).numpy(), X + 1)
     assert len(looked_at) == 2
 
 
-def test_who_reads_the_old_version_is_a_part_of_the_outline(looked_at: list[None]) -> None:
+def test_who_reads_the_old_version_is_a_part_of_the_key(looked_at: list[None]) -> None:
     held: list[Tensor] = []
     for turn in range(6):
         x = Tensor(X).realize()
@@ -64,7 +64,7 @@ def test_who_reads_the_old_version_is_a_part_of_the_outline(looked_at: list[None
     assert len(looked_at) == 2
 
 
-def test_an_old_version_that_is_referred_to_is_a_part_of_the_outline() -> None:
+def test_an_old_version_that_is_referred_to_is_a_part_of_the_key() -> None:
     for turn in range(4):
         x = Tensor(X).realize()
         held = [Handle(x.lazydata)] if turn % 2 else []
@@ -75,7 +75,7 @@ def test_an_old_version_that_is_referred_to_is_a_part_of_the_outline() -> None:
             np.testing.assert_array_equal(Tensor(handle.node).numpy(), X)
 
 
-def test_memory_that_was_handed_out_is_a_part_of_the_outline() -> None:
+def test_memory_that_was_handed_out_is_a_part_of_the_key() -> None:
     for turn in range(4):
         x = Tensor(X).realize()
         shared = x.numpy(copy=False) if turn % 2 else None
@@ -139,7 +139,7 @@ def test_what_a_runner_of_the_users_does_is_not_known() -> None:
     runner = _Counting()
     for turn in range(3):
         node = LazyBuffer.custom(runner, [x], x.shape, x.dtype, x.device)
-        assert Outline([node]).key != Outline([node]).key
+        assert KeyedGraph([node]).key != KeyedGraph([node]).key
         np.testing.assert_array_equal(Tensor(node).numpy(), np.full(X.shape, turn + 1))
 
 
@@ -152,7 +152,7 @@ def test_a_function_on_the_host_is_known(looked_at: list[None]) -> None:
     assert len(looked_at) == 2
 
 
-def test_what_a_function_on_the_host_is_given_is_a_part_of_the_outline() -> None:
+def test_what_a_function_on_the_host_is_given_is_a_part_of_the_key() -> None:
     rows = np.random.default_rng(0).standard_normal((4, 9)).astype(np.float32)
     for turn in range(12):
         k, first = 1 + turn % 3, turn % 4
@@ -161,7 +161,7 @@ def test_what_a_function_on_the_host_is_given_is_a_part_of_the_outline() -> None
         np.testing.assert_array_equal(found.numpy(), expected)
 
 
-def test_what_is_asked_for_is_a_part_of_the_outline() -> None:
+def test_what_is_asked_for_is_a_part_of_the_key() -> None:
     for turn in range(4):
         y = Tensor(X).realize() * 2
         z = y + 1
@@ -172,8 +172,8 @@ def test_what_is_asked_for_is_a_part_of_the_outline() -> None:
 
 def outside(tensor: Tensor) -> list[LazyBuffer]:
     """The nodes below a lazy tensor that something else needs, the last one first."""
-    outline = Outline([tensor.lazydata])
-    return [outline.nodes[number] for number in outline.outside]
+    keyed = KeyedGraph([tensor.lazydata])
+    return [keyed.nodes[number] for number in keyed.outside]
 
 
 def test_what_is_needed_outside() -> None:
@@ -204,13 +204,13 @@ def test_memory_is_needed_outside_where_it_is_written_to() -> None:
 
 def test_numbers_that_became_memory_leave_nothing_behind(monkeypatch: pytest.MonkeyPatch) -> None:
     made: list[tuple[int, int]] = []
-    begin = Outline.__init__
+    begin = KeyedGraph.__init__
 
-    def noting(outline: Outline, roots: Iterable[LazyBuffer]) -> None:
-        begin(outline, roots)
-        made.append((len(outline.nodes), len(outline.outside)))
+    def noting(keyed: KeyedGraph, roots: Iterable[LazyBuffer]) -> None:
+        begin(keyed, roots)
+        made.append((len(keyed.nodes), len(keyed.outside)))
 
-    monkeypatch.setattr(Outline, "__init__", noting)
+    monkeypatch.setattr(KeyedGraph, "__init__", noting)
     x = Tensor(X).realize()
     for turn in range(8):
         number = 0.5 + turn / 16
