@@ -16,7 +16,6 @@ from tests.fuzz.surface import Method
 # Public methods that programs may call, but of which no accepted call is ever drawn.
 UNREACHED = {
     "masked_scatter_": "needs as many values as the mask; masked_scatter has a recipe",
-    "scatter_reduce_": "needs the name of a reduction; scatter_reduce has a recipe",
 }
 TRIES = 240
 """For a call that is accepted."""

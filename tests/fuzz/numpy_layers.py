@@ -232,8 +232,10 @@ def _instance_norm(x: Array, use_input_stats: bool = True, eps: float = 1e-5) ->
     return _standard(x, tuple(range(2, x.ndim)), eps)
 
 
-def _rms_norm(x: Array, eps: float = 1e-6) -> Any:
-    return x / np.sqrt(np.square(x).mean(-1, keepdims=True) + eps)
+def _rms_norm(x: Array, normalized_shape: Any = None, eps: float = 1e-6) -> Any:
+    count = 1 if normalized_shape is None else len(normalized_shape)
+    axes = tuple(range(x.ndim - count, x.ndim))
+    return x / np.sqrt(np.square(x).mean(axes, keepdims=True) + eps)
 
 
 def _local_response(

@@ -210,7 +210,7 @@ def _matrix_norm(
 
 
 def _qr(x: Array, found: Sequence[Array], mode: Any = "reduced", some: Any = None) -> Any:
-    only_if(x.size and mode == "reduced" and some is None)
+    only_if(x.size and mode == "reduced" and some is not False)
     q, r = found
     yield x, q @ r
     yield np.broadcast_to(np.eye(q.shape[-1]), (*q.shape[:-2], *q.shape[-1:] * 2)), _turned(q) @ q

@@ -137,10 +137,15 @@ def grouped(name: str) -> Recipe:
     def call(draw: Drawing) -> str:
         groups = draw.integer(1, 3)
         shape = (draw.integer(1, 3), groups * draw.integer(1, 2), draw.integer(1, 5))
-        weights = f", {some(draw, shape[1:2])}" if draw.chance(0.5) else ""
-        return f"{some(draw, shape)}.{name}({groups}{weights})"
+        return f"{some(draw, shape)}.{name}({groups}{scaled_and_moved(draw, shape[1:2])})"
 
     return call
+
+
+def scaled_and_moved(draw: Drawing, shape: Sequence[int]) -> str:
+    """Arguments for a weight, and for a bias, or for neither."""
+    found = [some(draw, shape) for _ in range(draw.integer(0, 2))]
+    return "".join([f", {name}" for name in found])
 
 
 def batch_norm(draw: Drawing) -> str:
@@ -148,7 +153,7 @@ def batch_norm(draw: Drawing) -> str:
     if draw.chance(0.4) and math.prod(shape) > shape[1]:
         return f"{x}.batch_norm(None, None, training=True)"
     mean, var = some(draw, shape[1:2]), some(draw, shape[1:2])
-    return f"{x}.batch_norm({mean}, {var}.abs() + 1, weight={some(draw, shape[1:2])})"
+    return f"{x}.batch_norm({mean}, {var}.abs() + 1{scaled_and_moved(draw, shape[1:2])})"
 
 
 def batchnorm(draw: Drawing) -> str:
@@ -159,14 +164,17 @@ def batchnorm(draw: Drawing) -> str:
 def layer_norm(draw: Drawing) -> str:
     x, shape = ranked(draw, draw.integer(1, 4))
     kept = shape[draw.integer(0, len(shape) - 1) :]
-    return f"{x}.layer_norm({kept}{f', {some(draw, kept)}' if draw.chance(0.5) else ''})"
+    return f"{x}.layer_norm({kept}{scaled_and_moved(draw, kept)})"
 
 
 def classified(name: str) -> Recipe:
     def call(draw: Drawing) -> str:
         x, shape = ranked(draw, 2)
         target = draw.fresh(shape[:1], "int64", 0, shape[1])
-        return f"{x}.{name}({target}, reduction={reduction(draw)})"
+        weight = ""
+        if name != "sparse_categorical_crossentropy" and draw.chance(0.3):
+            weight = f", weight={some(draw, shape[1:2])}.abs() + 0.5"
+        return f"{x}.{name}({target}, reduction={reduction(draw)}{weight})"
 
     return call
 
@@ -187,11 +195,14 @@ def ctc_loss(draw: Drawing) -> str:
 def attention(draw: Drawing) -> str:
     heads, rows, columns = draw.integer(1, 3), draw.integer(1, 9), draw.integer(1, 9)
     depth = draw.choice([1, 3, 4, 8, 16])
-    query = some(draw, (1, heads, rows, depth))
+    groups = draw.choice([1, 1, 1, 2])
+    query = some(draw, (1, heads * groups, rows, depth))
     key, value = (some(draw, (1, heads, columns, depth)) for _ in range(2))
     more = ", is_causal=True" if draw.chance(0.4) and rows == columns else ""
     if not more and draw.chance(0.3):
         more = f", attn_mask={some(draw, (rows, columns))}"
+    if groups > 1:
+        more += ", enable_gqa=True"
     return f"{query}.scaled_dot_product_attention({key}, {value}{more})"
 
 
@@ -205,6 +216,8 @@ def divided(name: str, axis: int, least: int) -> Recipe:
         parts = draw.choice([n for n in range(1, size + 1) if size % n == 0])
         places = sorted(draw.integer(0, size) for _ in range(2))
         text = str(parts) if draw.chance(0.5) else str(places)
+        if name.endswith("_split") and draw.chance(0.4):
+            text = f"{places}, {draw.integer(0, len(shape) - 1)}"
         return f"{x}.{name}({text})[{draw.choice([0, -1])}]"
 
     return call
@@ -212,8 +225,10 @@ def divided(name: str, axis: int, least: int) -> Recipe:
 
 def split_with_sizes(draw: Drawing) -> str:
     x, shape = ranked(draw, draw.integer(1, 3))
-    first = draw.integer(0, shape[0])
-    return f"{x}.split_with_sizes([{first}, {shape[0] - first}])[{draw.choice([0, 1])}]"
+    axis = draw.integer(0, len(shape) - 1)
+    first = draw.integer(0, shape[axis])
+    sizes = [first, shape[axis] - first]
+    return f"{x}.split_with_sizes({sizes}, {axis})[{draw.choice([0, 1])}]"
 
 
 def reduced_into(name: str) -> Recipe:
@@ -482,6 +497,7 @@ RECIPES: dict[str, Recipe] = {
     "reduce": patterns("reduce"),
     "einsum": einsum,
     **{name: quantile(name) for name in ("quantile", "nanquantile", "percentile")},
+    "arange": numbered("arange", "0 1 -3 2.5", "4 -5 9 None", "1 2 -1 -3 0.5"),
     "linspace": numbered("linspace", "0 -1 2", "1 3 -2", "1 2 5 9"),
     "logspace": numbered("logspace", "0 -1 2", "1 3 -2", "1 2 5 9"),
     "tril_indices": numbered("tril_indices", "1 2 4", "1 3 5", "0 -1 1"),

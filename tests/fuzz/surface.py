@@ -174,6 +174,19 @@ def kernel(draw: Drawing, x: Tensor) -> str:
     return str(draw.integer(1, 3))
 
 
+def last_sizes(draw: Drawing, x: Tensor) -> str:
+    return str(tuple(x.shape[draw.integer(0, max(x.ndim - 1, 0)) :]))
+
+
+def chances_of_last(draw: Drawing, x: Tensor) -> str:
+    """A positive number for each place of the last axis."""
+    return f"({draw.fresh(tuple(x.shape[-1:]), 'float32')}.abs() + 0.5)"
+
+
+def counts_of_last(draw: Drawing, x: Tensor) -> str:
+    return draw.index(tuple(x.shape[-1:]), 4)
+
+
 def reduction(draw: Drawing, x: Tensor) -> str:
     return draw.choice(["'mean'", "'sum'", "'none'"])
 
@@ -329,11 +342,35 @@ MAKERS: dict[str, Maker] = {
     "side": among("'left'", "'right'"),
     "stride": integer(1, 3),
     "unbiased": bool_,
+    "N": integer(0, 5),
+    "UPLO": among("'L'", "'U'"),
+    "aweights": chances_of_last,
+    "fweights": counts_of_last,
+    "m": integer(0, 4),
+    "minlength": integer(0, 9),
+    "out_int32": bool_,
+    "padding_idx": integer(0, 2),
+    "r": integer(1, 3),
+    "range": among("(-1, 1)", "(0.0, 2.5)"),
+    "scatter.reduce": among("'add'", "'multiply'"),
+    "scatter_reduce.reduce": among("'sum'", "'prod'", "'mean'", "'amax'", "'amin'"),
+    "some": bool_,
+    "threshold": among("0.5", "2"),
+    "rms_norm.normalized_shape": last_sizes,
+    "rmsnorm.normalized_shape": last_sizes,
+    "trapezoid.x": like,
+    "trapz.x": like,
+    "cumulative_trapezoid.x": like,
+    "isclose.atol": among("0.5", "0"),
+    "isclose.rtol": among("0.5", "0.1"),
+    "linspace.dtype": among("'float32'", "'float64'"),
+    "logspace.dtype": among("'float32'", "'float64'"),
+    "tril_indices.dtype": among("'int32'", "'uint8'"),
+    "triu_indices.dtype": among("'int32'", "'uint8'"),
     "embedding_bag.mode": among("'sum'", "'mean'", "'max'"),
     "pad.mode": among("'constant'", "'reflect'", "'replicate'", "'circular'"),
     "interpolate.mode": among("'nearest'", "'nearest-exact'", "'bilinear'", "'bicubic'", "'area'"),
     "upsample.mode": among("'nearest'", "'linear'", "'bilinear'"),
-    "scatter.reduce": among("'add'", "'multiply'"),
     "full.shape": any_shape,
     "zeros.shape": any_shape,
     "ones.shape": any_shape,
@@ -342,10 +379,41 @@ MAKERS: dict[str, Maker] = {
 
 # Those of them that go with the calls of recipes, whatever these have drawn.
 OPTIONS = words(
-    """align_corners alpha base beta ceil_mode count_include_pad dilation divisor_override eps full
-    ignore_index include_self interpolation keepdim label_smoothing left mode offset
-    output_padding padding_mode right scale stride upper"""
+    """UPLO align_corners alpha base beta ceil_mode count_include_pad dilation divisor_override
+    dtype eps full ignore_index include_self interpolation keepdim label_smoothing left minlength
+    mode offset out_int32 output_padding padding_mode reduce reduction right scale some stride transpose
+    unitriangular upper"""
 )
+
+# Never given to a method, each with the reason.
+UNDRAWN = {
+    "cdist.compute_mode lstsq.driver qr.mode": "a name that changes nothing, or of another result",
+    "lstsq.rcond pinverse.rcond pinv.atol pinv.rtol matrix_rank.atol matrix_rank.rtol": (
+        "says what is 0, where results jump"
+    ),
+    "matrix_rank.tol": "says what is 0, where results jump",
+    "scaled_dot_product_attention.dropout_p": "draws by chance",
+    "batch_norm.momentum instance_norm.momentum instancenorm.momentum": "is for statistics alone",
+    "instance_norm.running_mean instance_norm.running_var": "layers.py draws layers with them",
+    "instancenorm.running_mean instancenorm.running_var": "layers.py draws layers with them",
+    "batchnorm.axis": "is where the statistics of a recipe belong",
+    "embedding.max_norm embedding.norm_type": "writes to the operand",
+    "embedding_bag.max_norm embedding_bag.norm_type": "writes to the operand",
+    "embedding_bag.offsets": "goes with an index of one axis; layers.py draws it",
+    "repeat_interleave.output_size": "has to be what it is anyway",
+    "max_unpool1d.output_size max_unpool2d.output_size max_unpool3d.output_size": "as above",
+    "max_unpool1d.padding max_unpool2d.padding max_unpool3d.padding": "as above",
+    "adaptive_max_pool1d.return_indices adaptive_max_pool2d.return_indices": "gives two tensors",
+    "adaptive_max_pool3d.return_indices max_pool1d.return_indices": "gives two tensors",
+    "max_pool2d.return_indices max_pool3d.return_indices": "gives two tensors",
+    "searchsorted.sorter": "has to sort the sequence",
+    "ctc_loss.blank": "is a class that no target of a recipe has",
+    "diagonal_scatter.dim1 diagonal_scatter.dim2": "are the axes of a matrix, which has two",
+    "interpolate.size": "goes in place of a factor",
+    "interpolate.recompute_scale_factor": "changes factors that a recipe does not draw",
+    "tensorinv.ind": "goes with a shape that a recipe does not draw",
+    "fold.padding": "goes with a shape that a recipe does not draw",
+}
 
 
 @dataclass(frozen=True)

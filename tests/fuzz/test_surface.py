@@ -1,13 +1,19 @@
 """Tests that every public method is called by programs, or is listed with a reason why not."""
 
+import ast
 import inspect
 
 import pytest
 
-from ferrule import Tensor
+from ferrule import Context, Tensor
 from tests.fuzz import reached, surface
 from tests.fuzz.calls import UNREACHED, accepted, refused
+from tests.fuzz.drawing import NothingFitsError
+from tests.fuzz.generate import Generator
 from tests.fuzz.recipes import RECIPES
+
+OPTION_PROGRAMS, OPTION_CALLS = 25, 3
+"""Drawn for each method, of which some call gives each of its arguments."""
 
 
 @pytest.mark.parametrize("method", surface.methods(), ids=lambda method: method.name)
@@ -56,3 +62,44 @@ def test_methods_of_a_file_are_those_that_run_it() -> None:
     assert "relu" not in pairs
     assert {"logit", "erf"} <= {m.name for m in reached.methods_in("tensor/math/errorfunction.py")}
     assert reached.methods_in("fusion/cut.py") == surface.methods()
+
+
+def given(call: ast.Call, method: surface.Method) -> set[str]:
+    """The names of the parameters that a call gives."""
+    names = [parameter.name for parameter in method.parameters]
+    return {*names[: len(call.args)], *[word.arg for word in call.keywords if word.arg]}
+
+
+def drawn_options(method: surface.Method) -> set[str]:
+    """The names of the parameters that some drawn call of a method gives."""
+    found: set[str] = set()
+    for index in range(OPTION_PROGRAMS):
+        generator = Generator(3, index)
+        with Context(FERRULE_DEVICE="NUMPY"):
+            generator.start()
+            for _ in range(OPTION_CALLS):
+                try:
+                    line = generator.call(method)
+                except NothingFitsError:
+                    continue
+                for node in ast.walk(ast.parse(line or "")):
+                    function = node.func if isinstance(node, ast.Call) else None
+                    if isinstance(function, ast.Attribute) and function.attr == method.name:
+                        assert isinstance(node, ast.Call)
+                        found |= given(node, method)
+    return found
+
+
+def test_every_argument_that_need_not_be_given_is_drawn() -> None:
+    lists = (inspect.Parameter.VAR_KEYWORD, inspect.Parameter.VAR_POSITIONAL)
+    missing = {
+        f"{method.name}.{parameter.name}"
+        for method in surface.methods()
+        if not method.lacking and not method.in_place
+        for drawn in [drawn_options(method)]
+        for parameter in method.parameters
+        if parameter.kind not in lists and parameter.name not in drawn
+    }
+    named = {name for names in surface.UNDRAWN for name in names.split()}
+    assert missing - named == set(), "add a maker or a recipe, or a reason to UNDRAWN"
+    assert named - missing == set(), "remove it from UNDRAWN"
