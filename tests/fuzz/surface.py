@@ -381,8 +381,8 @@ MAKERS: dict[str, Maker] = {
 OPTIONS = words(
     """UPLO align_corners alpha base beta ceil_mode count_include_pad dilation divisor_override
     dtype eps full ignore_index include_self interpolation keepdim label_smoothing left minlength
-    mode offset out_int32 output_padding padding_mode reduce reduction right scale some stride transpose
-    unitriangular upper"""
+    mode offset out_int32 output_padding padding_mode reduce reduction right scale some stride
+    transpose unitriangular upper"""
 )
 
 # Never given to a method, each with the reason.
