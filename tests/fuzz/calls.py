@@ -55,13 +55,13 @@ def accepted_statements(
             generator.start()
             generator.machine.oracle = oracle
             for _ in range(CALLS_EACH):
-                found += _accepts(generator, drawn)
+                found += accepts(generator, drawn)
                 if found >= least:
                     return found
     return found
 
 
-def _accepts(generator: Generator, drawn: Callable[[Generator], str | None]) -> bool:
+def accepts(generator: Generator, drawn: Callable[[Generator], str | None]) -> bool:
     """True if one is drawn and does what it should: it gives a tensor, or writes to one."""
     before = dict(generator.draw.values)
     try:

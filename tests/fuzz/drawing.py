@@ -208,7 +208,7 @@ class Drawing:
             return self.choice(["0", "1", "2", "3"])
         if dtypes.is_int(dtype):
             return self.choice(["0", "1", "2", "3", "-1", "-2", "5"])
-        return self.choice(["0", "1", "2", "0.5", "-1", "-0.5", "1.5", "3", "-2.0", "0.25"])
+        return self.choice(["0", "-0.0", "1", "2", "0.5", "-1", "-0.5", "1.5", "3", "-2.0", "0.25"])
 
     def operand(self, x: Tensor, literals: float | None = None) -> str:
         """The second operand for a tensor: a number, or a tensor that broadcasts with it."""
@@ -277,7 +277,7 @@ class Drawing:
         bounds = [self.integer(-size - 1, size + 1) for _ in range(2)]
         if self.chance(0.8):  # most others have no elements
             bounds.sort(key=lambda n: n % (size + 1), reverse="-" in step)
-        start, stop = ("" if self.chance(0.4) else str(bound) for bound in bounds)
+        start, stop = ("" if self.chance(0.4) else self.whole(bound) for bound in bounds)
         return f"{start}:{stop}{step}"
 
     def windows(self, x: Tensor) -> str:
@@ -297,8 +297,15 @@ class Drawing:
     def part(self, size: int) -> str:
         """An integer or a slice for an axis."""
         if size and self.chance(0.3):
-            return str(self.integer(-size, size - 1))
+            return self.whole(self.integer(-size, size - 1))
         return self.slice(size)
+
+    def whole(self, number: int) -> str:
+        """An integer in one of the forms that indices have."""
+        kind = self.rng.random()
+        if kind < 0.9:
+            return str(number)
+        return f"np.int64({number})" if kind < 0.95 else f"np.array({number})"
 
     def key(self, x: Tensor) -> str:
         """A basic index, as text between brackets."""

@@ -20,6 +20,7 @@ from ferrule.ir.expr import Expr, const
 from ferrule.ir.lazy import LazyBuffer
 from ferrule.ir.op_table import MOVEMENTS
 from ferrule.ir.shape import movement
+from ferrule.ir.shape.shapetracker import ShapeTracker
 from ferrule.ir.shape.view import View
 from ferrule.ops import MovementOps
 
@@ -31,6 +32,17 @@ MOST_MOVES = 6
 MOST_ELEMENTS = 400
 LOOKED_AT = 3
 """Elements of each result whose index is followed back to the source."""
+
+
+TRACKED = {
+    MovementOps.RESHAPE: "reshape",
+    MovementOps.PERMUTE: "permute",
+    MovementOps.EXPAND: "expand",
+    MovementOps.PAD: "pad",
+    MovementOps.SHRINK: "shrink",
+    MovementOps.STRIDE: "stride",
+}
+"""The movements that are methods of views, and of `ShapeTracker`, the documented type."""
 
 
 class WrongLayoutError(Exception):
@@ -76,12 +88,15 @@ class Chain:
                 continue
             self.compare(view, moved.places)
             self.move_back(moved, view, places)
+            self.track(moved)
+            self.view = view
             places = moved.places
 
     def copied(self, shape: Sequence[int]) -> Array:
         """The places of what is in memory of its own from now on."""
         self.memory = LazyBuffer.empty(shape, dtypes.int32, "NUMPY")
         self.node = self.memory
+        self.view = View.create(tuple(shape))
         return np.arange(math.prod(shape)).reshape(shape)
 
     # -- comparing -------------------------------------------------------------------------------
@@ -122,6 +137,14 @@ class Chain:
         if below is not None:
             fine = np.array_equal(_places(below[1]), before)
             self.expect(fine, f"its source is at {before.tolist()}, not {below[1]}")
+
+    def track(self, moved: Move) -> None:
+        """A `ShapeTracker` is moved as the view in it is."""
+        name = TRACKED.get(moved.op)
+        view = None if name is None else getattr(self.view, name)(moved.arg)
+        if name is not None and view is not None:
+            found = getattr(ShapeTracker(self.view), name)(moved.arg)
+            self.expect(found == ShapeTracker(view), f"the tracker's {name} gives {found}")
 
     def follow_back(self, before: Array, moved: Move) -> None:
         """The index of an element of the result leads to the element of the source."""

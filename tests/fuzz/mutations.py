@@ -228,7 +228,8 @@ def _of_statement(node: ast.stmt) -> Iterator[Change]:
             first = value.func.value
         if first is not None and not isinstance(first, ast.Starred):
             yield "first operand returned", value, f"({ast.unparse(first)})"
-        if isinstance(value, ast.Constant | ast.Name | ast.Compare | ast.BoolOp):
+        is_none = isinstance(value, ast.Constant) and value.value is None
+        if isinstance(value, ast.Constant | ast.Name | ast.Compare | ast.BoolOp) and not is_none:
             yield "nothing returned", value, "None"
 
 

@@ -445,7 +445,120 @@ def batched(name: str, added: bool) -> Recipe:
     return call
 
 
+def lettered(name: str, *terms: str) -> Recipe:
+    """A method of tensors that have a letter for each axis; equal letters are equal sizes."""
+
+    def call(draw: Drawing) -> str:
+        sizes = {letter: draw.size() for letter in "".join(terms)}
+        first, *others = [some(draw, [sizes[letter] for letter in term]) for term in terms]
+        return f"{first}.{name}({', '.join(others)})"
+
+    return call
+
+
+def tensordot(draw: Drawing) -> str:
+    """Products along the last and the first axes, or along any of equal sizes."""
+    sizes = [draw.size() for _ in range(4)]
+    count = draw.integer(0, 2)
+    inner = sizes[:count]
+    x, y = some(draw, [*sizes[2:], *inner]), some(draw, [*inner, sizes[3]])
+    if draw.chance(0.5):
+        return f"{x}.tensordot({y}, {count})"
+    order = draw.rng.sample(range(count), count)
+    return f"{x}.tensordot({y}, ({[place + 2 for place in order]}, {order}))"
+
+
+def repeat_interleave(draw: Drawing) -> str:
+    """Each element as often as all others, or as one number of several says."""
+    x, shape = ranked(draw, draw.integer(1, 3))
+    axis = draw.integer(0, len(shape) - 1)
+    count = str(draw.integer(0, 3))
+    if draw.chance(0.6):
+        count = str([draw.integer(0, 3) for _ in range(shape[axis])])
+        count = f"Tensor({count})" if draw.chance(0.5) else count
+    return f"{x}.repeat_interleave({count}, {axis})"
+
+
+def eigh(draw: Drawing) -> str:
+    size = draw.integer(1, 4)
+    x = some(draw, (size, size))
+    return f"({x} + {x}.T).eigh()"
+
+
+def looked_up(name: str) -> Recipe:
+    """Rows of a table by a tensor of their numbers."""
+
+    def call(draw: Drawing) -> str:
+        rows, columns = draw.integer(3, 6), draw.integer(1, 5)
+        shape = [draw.integer(1, 4) for _ in range(2 if name == "embedding_bag" else 1)]
+        index = draw.fresh(shape, "int64", 0, rows)
+        weights = ""
+        if name == "embedding_bag" and draw.chance(0.3):
+            weights = f", mode='sum', per_sample_weights={some(draw, shape)}"
+        return f"{index}.{name}({some(draw, (rows, columns))}{weights})"
+
+    return call
+
+
+def multi_margin(draw: Drawing) -> str:
+    rows, classes = draw.integer(1, 5), draw.integer(2, 5)
+    target = draw.fresh((rows,), "int64", 0, classes)
+    weight = f", weight={some(draw, (classes,))}.abs()" if draw.chance(0.3) else ""
+    p = draw.integer(1, 2)
+    return f"{some(draw, (rows, classes))}.multi_margin_loss({target}, p={p}{weight})"
+
+
+def cosine_embedding(draw: Drawing) -> str:
+    rows, columns = draw.integer(1, 5), draw.integer(1, 5)
+    x, y = some(draw, (rows, columns)), some(draw, (rows, columns))
+    target = f"{draw.fresh((rows,), 'int64', 0, 2)} * 2 - 1"
+    return f"({x} + 0.25).cosine_embedding_loss({y} - 0.25, {target})"
+
+
+def crossed(draw: Drawing) -> str:
+    shape = [draw.integer(1, 4) for _ in range(draw.integer(0, 2))]
+    place = draw.integer(0, len(shape))
+    shape.insert(place, 3)
+    dim = place - draw.choice([0, len(shape)])
+    return f"{some(draw, shape)}.cross({some(draw, shape)}, dim={dim})"
+
+
+def upsampled(name: str, *ranks: int) -> Recipe:
+    def call(draw: Drawing) -> str:
+        x, _ = ranked(draw, draw.choice(ranks))
+        return f"{x}.{name}(scale_factor={draw.integer(1, 3)})"
+
+    return call
+
+
+def one_hot(draw: Drawing) -> str:
+    count = draw.integer(1, 5)
+    x = draw.fresh([draw.integer(1, 4) for _ in range(draw.integer(0, 2))], "int64", 0, count)
+    return f"{x}.one_hot({count + draw.integer(0, 1)})"
+
+
 RECIPES: dict[str, Recipe] = {
+    "addmm": lettered("addmm", "ij", "ik", "kj"),
+    "addmv": lettered("addmv", "i", "ij", "j"),
+    "addr": lettered("addr", "ij", "i", "j"),
+    "mv": lettered("mv", "ij", "j"),
+    "linear": lettered("linear", "bij", "jk", "k"),
+    "bilinear": lettered("bilinear", "bi", "bj", "kij", "k"),
+    "chain_matmul": lettered("chain_matmul", "ij", "jk", "kl"),
+    "multi_dot": lettered("multi_dot", "ij", "jk", "kl", "li"),
+    "cartesian_prod": lettered("cartesian_prod", "i", "j", "k"),
+    "tensordot": tensordot,
+    "eigh": eigh,
+    "repeat_interleave": repeat_interleave,
+    "embedding": looked_up("embedding"),
+    "embedding_bag": looked_up("embedding_bag"),
+    "multi_margin_loss": multi_margin,
+    "cosine_embedding_loss": cosine_embedding,
+    "cross": crossed,
+    "upsample": upsampled("upsample", 3, 4, 5),
+    "upsample_bilinear": upsampled("upsample_bilinear", 4),
+    "upsample_nearest": upsampled("upsample_nearest", 3, 4, 5),
+    "one_hot": one_hot,
     **{
         f"adaptive_{kind}_pool{n}d": adaptive(f"adaptive_{kind}_pool{n}d", n)
         for kind in ("avg", "max")

@@ -56,6 +56,10 @@ PRIMITIVE = (
 """Methods that are little more than one primitive each, or a few; some more often than others."""
 
 
+VIEWED = 0.15
+"""The probability of a view in the place of one of these: parts, every second element, flips."""
+
+
 class Single(Generator):
     """Draws and differentiates statements, each on tensors of its own."""
 
@@ -181,6 +185,8 @@ class Single(Generator):
         return any(isinstance(x, Tensor) and _on_tape(x._read().edge, rule) for x in results)
 
     def primitive(self) -> str | None:
+        if self.rng.random() < VIEWED:
+            return self.view()
         name = self.rng.choice(PRIMITIVE)
         (method,) = [method for method in methods() if method.name == name]
         return self.call(method)

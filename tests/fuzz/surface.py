@@ -305,7 +305,6 @@ MAKERS: dict[str, Maker] = {
     "index_fill_.index": line_index,
     "select.index": integer(-1, 0),
     "unflatten.sizes": lambda draw, x: "(-1, 1)",
-    "repeat_interleave.repeats": integer(1, 3),
     # Of parameters that need not be given.
     "weights": like,
     "pos_weight": like,
@@ -379,10 +378,10 @@ MAKERS: dict[str, Maker] = {
 
 # Those of them that go with the calls of recipes, whatever these have drawn.
 OPTIONS = words(
-    """UPLO align_corners alpha base beta ceil_mode count_include_pad dilation divisor_override
-    dtype eps full ignore_index include_self interpolation keepdim label_smoothing left minlength
-    mode offset out_int32 output_padding padding_mode reduce reduction right scale some stride
-    transpose unitriangular upper"""
+    """align_corners alpha base beta ceil_mode count_include_pad dilation divisor_override dtype
+    eps full ignore_index include_self interpolation keepdim label_smoothing left margin
+    minlength mode offset out_int32 output_padding padding_idx padding_mode reduce reduction
+    right scale scale_grad_by_freq some stride transpose unitriangular UPLO upper"""
 )
 
 # Never given to a method, each with the reason.
@@ -399,7 +398,9 @@ UNDRAWN = {
     "batchnorm.axis": "is where the statistics of a recipe belong",
     "embedding.max_norm embedding.norm_type": "writes to the operand",
     "embedding_bag.max_norm embedding_bag.norm_type": "writes to the operand",
-    "embedding_bag.offsets": "goes with an index of one axis; layers.py draws it",
+    "embedding_bag.offsets embedding_bag.include_last_offset": (
+        "goes with an index of one axis; layers.py draws it"
+    ),
     "repeat_interleave.output_size": "has to be what it is anyway",
     "max_unpool1d.output_size max_unpool2d.output_size max_unpool3d.output_size": "as above",
     "max_unpool1d.padding max_unpool2d.padding max_unpool3d.padding": "as above",
@@ -409,7 +410,8 @@ UNDRAWN = {
     "searchsorted.sorter": "has to sort the sequence",
     "ctc_loss.blank": "is a class that no target of a recipe has",
     "diagonal_scatter.dim1 diagonal_scatter.dim2": "are the axes of a matrix, which has two",
-    "interpolate.size": "goes in place of a factor",
+    "interpolate.size upsample.size": "goes in place of a factor",
+    "upsample_bilinear.size upsample_nearest.size": "goes in place of a factor",
     "interpolate.recompute_scale_factor": "changes factors that a recipe does not draw",
     "tensorinv.ind": "goes with a shape that a recipe does not draw",
     "fold.padding": "goes with a shape that a recipe does not draw",

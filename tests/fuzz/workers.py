@@ -20,7 +20,7 @@ from multiprocessing.connection import Connection, wait
 from typing import Any
 
 from ferrule.device import Device, DeviceUnavailableError
-from tests.fuzz import nesting, reached, sharing
+from tests.fuzz import nesting, reached, refusals, sharing
 from tests.fuzz.calls import refused
 from tests.fuzz.check import Finding, check, error_finding, is_internal
 from tests.fuzz.generate import Generator
@@ -85,11 +85,13 @@ def drawn(job: Job, index: int) -> tuple[Generator, Program | None, list[Way]]:
     generator = Generator(job.seed, index, job.size, focus)
     program = generator.program()
     if generator.finding is None:
-        (method,) = rng.choices(reached.methods_in(focus) if focus.endswith(".py") else methods())
+        among = reached.methods_in(focus) if focus.endswith(".py") else methods()
+        (method,) = rng.choices(among)
         generator.finding = (
             Single(job.seed, index, job.focus).statements()
             or nesting.finding(job.seed, index)
             or sharing.finding(job.seed, index, focus)
+            or refusals.finding(job.seed, index, among)
             or refused(method)
         )
     if program is None or generator.finding is not None:
