@@ -11,6 +11,8 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
+import numpy as np
+
 from ferrule import Tensor
 from tests.fuzz.drawing import Drawing, NothingFitsError
 from tests.fuzz.program import loaded
@@ -204,7 +206,7 @@ class Aliases:
         return self.draw.values[name].dtype.name
 
     def shape_of(self, text: str) -> tuple[int, ...]:
-        found: Tensor = eval(text, dict(self.draw.values))
+        found: Tensor = eval(text, {"np": np, **self.draw.values})
         return tuple(found.shape)
 
     def key(self, name: str) -> str:

@@ -518,7 +518,7 @@ class Generator:
         if self.rng.random() < 0.5:
             return f"{name} {op} {self.draw.operand(x)}"
         key = self.draw.key(x)
-        part = eval(f"{name}[{key}]", {**self.draw.values})
+        part = eval(f"{name}[{key}]", {**self.machine.values, **self.draw.values})
         return f"{name}[{key}] {op} {self.draw.operand(part)}"
 
     def assign(self) -> str:

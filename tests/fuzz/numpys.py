@@ -350,7 +350,9 @@ class _Oracle:
             case ast.Tuple(elts=parts):
                 return tuple([self._index(part) for part in parts])
             case ast.Slice(lower=lower, upper=upper, step=step):
-                return slice(*[x and ast.literal_eval(x) for x in (lower, upper, step)])
+                return slice(*[x and self._index(x) for x in (lower, upper, step)])
+            case ast.Call(func=ast.Attribute(value=ast.Name(id="np")), args=[number]):
+                return self._index(number)
             case ast.Name(id=name):
                 tensor = self.values[name]
                 if not isinstance(tensor, Tensor):
