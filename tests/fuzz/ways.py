@@ -341,5 +341,6 @@ def laid_out(tensor: Tensor, rng: random.Random) -> Tensor:
         return base[..., ::2]
     if kind == "backwards":
         return Tensor(np.ascontiguousarray(np.flip(array, 0)), dtype=dtype).flip(0)
-    base = Tensor(np.concatenate([array[:1] * 0, array, array[:1] * 0]), dtype=dtype)
+    end = np.zeros_like(array[:1])
+    base = Tensor(np.concatenate([end, array, end]), dtype=dtype)
     return base[array.shape[0] and 1 : array.shape[0] + 1] if array.shape[0] else base
