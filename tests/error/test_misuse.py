@@ -94,6 +94,12 @@ CASES: dict[str, list[Case]] = {
     ],
     "reductions": [
         (lambda: ones(2, 3).sum(2), ShapeError, "[sum] axis 2 is out of range for shape (2, 3)"),
+        (lambda: ones(2, 2).rot90(dims=7), TypeError, "[rot90] dims takes several whole numbers"),
+        (
+            lambda: ones(4).split_with_sizes(2),
+            TypeError,
+            "several whole numbers, not 2 alone",
+        ),
         (lambda: ones(2).sum(wrong), TypeError, "[sum] axis is a whole number, not <object"),
         (lambda: ones(2).mean(0.5), TypeError, "[mean] axis is a whole number, not 0.5"),
         (lambda: ones(2).softmax("a"), TypeError, "[softmax] axis is a whole number, not 'a'"),

@@ -12,6 +12,7 @@ from ferrule import nn
 from ferrule.tensor import Tensor
 
 _INTS = {"int", "sint", "Axes", "Sizes", "Wanted", "Sequence[int]", "Sequence[sint]"}
+_SEVERAL = {"Sequence[int]", "Sequence[sint]", "None"}
 
 
 def _parameters() -> Iterator[tuple[str, str, list[Any]]]:
@@ -34,7 +35,8 @@ def _parameters() -> Iterator[tuple[str, str, list[Any]]]:
                 if kinds & _INTS and "bool" not in kinds:  # as in `x.var(False)`
                     yield name, parameter.name, [is_method, *before]
                 if parameter.kind is parameter.POSITIONAL_OR_KEYWORD:
-                    before.append(Tensor([1]) if "Tensor" in kinds else 1)
+                    right = (1,) if kinds <= _SEVERAL else 1
+                    before.append(Tensor([1]) if "Tensor" in kinds else right)
 
 
 CASES = list(_parameters())

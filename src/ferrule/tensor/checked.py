@@ -25,9 +25,8 @@ Expected: TypeAlias = tuple[int, str, AbstractSet[type[Any]], Check]
 
 _OR_NONE: Final = " | None"
 _ONE: Final = frozenset({"int", "sint"})
-_SEVERAL: Final = frozenset(
-    {"Axes", "Sizes", "Wanted", "Sequence[int]", "Sequence[sint]", "tuple[int, int]"}
-)
+_NOT_ONE: Final = frozenset({"Sequence[int]", "Sequence[sint]", "tuple[int, int]"})
+_SEVERAL: Final = _NOT_ONE | {"Axes", "Sizes", "Wanted"}
 _BESIDE: Final = frozenset({"None", "Tensor", "bool"})
 
 
@@ -78,7 +77,9 @@ def expected_of(function: FunctionType) -> Iterator[Expected]:
             continue
         kinds = set(annotation.split(" | "))
         right = frozenset((int, *none, *((bool,) if "bool" in kinds else ())))
-        if kinds & _SEVERAL and kinds <= _SEVERAL | _ONE | _BESIDE:
+        if kinds <= _NOT_ONE | _BESIDE and kinds & _NOT_ONE:
+            yield place, name, right - {int}, _several_whole_numbers
+        elif kinds & _SEVERAL and kinds <= _SEVERAL | _ONE | _BESIDE:
             yield place, name, right, _whole_numbers
         elif kinds & _ONE and kinds <= _ONE | _BESIDE:
             yield place, name, right, _whole_number
@@ -110,6 +111,15 @@ def _tensor(given: Any, what: str, name: str) -> Any:
 
 def _whole_number(given: Any, what: str, name: str) -> Any:
     return given if isinstance(given, Expr) else whole(given, f"[{what}] {name}")
+
+
+def _several_whole_numbers(given: Any, what: str, name: str) -> Any:
+    if not (isinstance(given, Tensor) or is_several(given)):
+        one = _whole_number(given, what, name)
+        raise TypeError(
+            f"[{what}] {name} takes several whole numbers, not {one} alone; give a tuple: ({one},)"
+        )
+    return _whole_numbers(given, what, name)
 
 
 def _whole_numbers(given: Any, what: str, name: str) -> Any:
