@@ -509,9 +509,9 @@ def multi_margin(draw: Drawing) -> str:
 
 
 def cosine_embedding(draw: Drawing) -> str:
-    rows, columns = draw.integer(1, 5), draw.integer(1, 5)
-    x, y = some(draw, (rows, columns)), some(draw, (rows, columns))
-    target = f"{draw.fresh((rows,), 'int64', 0, 2)} * 2 - 1"
+    rows = [draw.integer(1, 4) for _ in range(draw.integer(0, 2))]
+    x, y = (some(draw, (*rows, columns)) for columns in [draw.integer(1, 5)] * 2)
+    target = f"{draw.fresh(rows, 'int64', 0, 2)} * 2 - 1"
     return f"({x} + 0.25).cosine_embedding_loss({y} - 0.25, {target})"
 
 
