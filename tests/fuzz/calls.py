@@ -8,6 +8,7 @@ from ferrule import Context, Tensor
 from tests.fuzz.check import Finding
 from tests.fuzz.drawing import NothingFitsError
 from tests.fuzz.generate import Generator
+from tests.fuzz.layers import parts
 from tests.fuzz.numpys import DiffersError
 from tests.fuzz.program import Program, assigned
 from tests.fuzz.reference import Oracle, UndefinedError
@@ -78,4 +79,4 @@ def accepts(generator: Generator, drawn: Callable[[Generator], str | None]) -> b
     except Exception:
         return False
     values = [generator.machine.values[name] for name in assigned(line)]
-    return not values or any(isinstance(v, Tensor | tuple | list) for v in values)
+    return not values or any(isinstance(v, Tensor) for v in parts(values))

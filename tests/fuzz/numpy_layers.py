@@ -297,6 +297,38 @@ def _nearest(x: Array, scale_factor: Any = None, size: Any = None, mode: str = "
     return x
 
 
+def _between(
+    x: Array,
+    scale_factor: Any = None,
+    size: Any = None,
+    mode: str = "nearest",
+    align_corners: Any = None,
+    recompute_scale_factor: Any = None,
+) -> Any:
+    """Elements in between are means of the two beside them, weighted by how near these are."""
+    if mode == "nearest":
+        return _nearest(x, scale_factor, size)
+    only_if(mode in ("linear", "bilinear", "trilinear") and size is None and x.ndim > 2)
+    only_if(scale_factor in (0.5, 1, 2, 3) and not recompute_scale_factor)
+    for axis in range(2, x.ndim):
+        count = x.shape[axis]
+        new = int(count * scale_factor)
+        places = (np.arange(new) + 0.5) / scale_factor - 0.5
+        if align_corners:
+            places = np.arange(new) * ((count - 1) / (new - 1) if new > 1 else 0.0)
+        places = places.clip(0, count - 1)
+        low = np.floor(places).astype(int)
+        near = (places - low).reshape([-1 if a == axis else 1 for a in range(x.ndim)])
+        high = np.minimum(low + 1, count - 1)
+        x = np.take(x, low, axis) * (1 - near) + np.take(x, high, axis) * near
+    return x
+
+
+def _bilinear(x: Array, scale_factor: Any = None, size: Any = None) -> Any:
+    only_if(x.ndim == 4)
+    return _between(x, scale_factor, size, "bilinear", True)
+
+
 # -- products --------------------------------------------------------------------------------------
 
 
@@ -450,6 +482,8 @@ LAYERS: Final[Mapping[str, Function]] = {
     **{name: _instance_norm for name in ("instance_norm", "instancenorm")},
     **{name: _rms_norm for name in ("rms_norm", "rmsnorm")},
     "local_response_norm": _local_response,
+    **{name: _between for name in ("interpolate", "upsample")},
+    "upsample_bilinear": _bilinear,
     "normalize": _normalize,
     "renorm": _renorm,
     **{f"adaptive_avg_pool{n}d": _adaptive(n, np.mean) for n in (1, 2, 3)},
@@ -470,6 +504,6 @@ LAYERS: Final[Mapping[str, Function]] = {
 """Functions of floats."""
 SIZES: Final[Mapping[str, Function]] = {
     **{f"adaptive_max_pool{n}d": _adaptive(n, np.max) for n in (1, 2, 3)},
-    **{name: _nearest for name in ("interpolate", "upsample", "upsample_nearest")},
+    "upsample_nearest": _nearest,
 }
 """Functions that give operands' elements."""
