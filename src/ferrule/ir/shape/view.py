@@ -415,10 +415,6 @@ class _Axis:
     stop: sint
 
     @property
-    def whole(self) -> bool:
-        return same(self.start, 0) and same(self.stop, self.size)
-
-    @property
     def single(self) -> bool:
         """One element is there, and the offset holds its position, so that any stride will do."""
         return same(as_int(self.stop - self.start), 1)
