@@ -20,11 +20,14 @@ from tests.fuzz.calls import UNREACHED, accepts
 from tests.fuzz.check import Finding
 from tests.fuzz.generate import Generator
 from tests.fuzz.program import Program
+from tests.fuzz.reached import methods_in
 from tests.fuzz.surface import Method, methods
 
 TABLE = Path(__file__).with_name("accepted.txt")
 SHARE = 0.15
 """Of the programs, beside which a method is looked at."""
+SHARE_IN_FOCUS = 0.6
+"""The same with a focus on a file, of whose methods it is one."""
 CALLS_EACH = 2
 """Of one program: what is drawn for a call is there for the next, so that shapes vary."""
 PROGRAMS, ENOUGH = 24, 5
@@ -87,12 +90,13 @@ def table() -> dict[str, frozenset[str]]:
     return {name: frozenset(known) for name, *known in lines}
 
 
-def finding(seed: int, index: int, among: tuple[Method, ...]) -> Finding | None:
+def finding(seed: int, index: int, focus: str) -> Finding | None:
     """The finding that a method refuses a kind of calls, looked for beside a share of programs."""
     rng = Random(f"refusals:{seed}:{index}")
-    if rng.random() > SHARE:
+    is_file = focus.endswith(".py")
+    if rng.random() > (SHARE_IN_FOCUS if is_file else SHARE):
         return None
-    method = rng.choice(among)
+    method = rng.choice(methods_in(focus) if is_file else methods())
     refused = refusals(method, [rng.randrange(1 << 30) for _ in range(PROGRAMS)])
     if not refused:
         return None

@@ -85,14 +85,13 @@ def drawn(job: Job, index: int) -> tuple[Generator, Program | None, list[Way]]:
     generator = Generator(job.seed, index, job.size, focus)
     program = generator.program()
     if generator.finding is None:
-        among = reached.methods_in(focus) if focus.endswith(".py") else methods()
-        (method,) = rng.choices(among)
+        (method,) = rng.choices(reached.methods_in(focus) if focus.endswith(".py") else methods())
         generator.finding = (
             Single(job.seed, index, job.focus).statements()
             or nesting.finding(job.seed, index)
             or sharing.finding(job.seed, index, focus)
             or modes.finding(job.seed, index)
-            or refusals.finding(job.seed, index, among)
+            or refusals.finding(job.seed, index, focus)
             or refused(method)
         )
     if program is None or generator.finding is not None:
