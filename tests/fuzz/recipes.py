@@ -108,9 +108,25 @@ def affine_grid(draw: Drawing) -> str:
     return f"{some(draw, (batch, 2, 3))}.affine_grid({size}, align_corners={draw.chance(0.5)})"
 
 
+LINEAR = {3: "linear", 4: "bilinear", 5: "trilinear"}
+"""The name of linear interpolation, by the number of axes."""
+
+
 def interpolated(name: str) -> Recipe:
+    """An image, or what has one or three axes like one, of another size; half of them linearly."""
+
     def call(draw: Drawing) -> str:
-        x, _ = ranked(draw, 4)
+        rank = draw.choice([3, 4, 4, 5])
+        x, _ = ranked(draw, rank)
+        mode = f", mode={LINEAR[rank]!r}" if draw.chance(0.5) else ""
+        return f"{x}.{name}(scale_factor={draw.integer(1, 3)}{mode})"
+
+    return call
+
+
+def resized(name: str, *ranks: int) -> Recipe:
+    def call(draw: Drawing) -> str:
+        x, _ = ranked(draw, draw.choice(ranks))
         return f"{x}.{name}(scale_factor={draw.integer(1, 3)})"
 
     return call
@@ -523,14 +539,6 @@ def crossed(draw: Drawing) -> str:
     return f"{some(draw, shape)}.cross({some(draw, shape)}, dim={dim})"
 
 
-def upsampled(name: str, *ranks: int) -> Recipe:
-    def call(draw: Drawing) -> str:
-        x, _ = ranked(draw, draw.choice(ranks))
-        return f"{x}.{name}(scale_factor={draw.integer(1, 3)})"
-
-    return call
-
-
 def one_hot(draw: Drawing) -> str:
     count = draw.integer(1, 5)
     x = draw.fresh([draw.integer(1, 4) for _ in range(draw.integer(0, 2))], "int64", 0, count)
@@ -555,9 +563,8 @@ RECIPES: dict[str, Recipe] = {
     "multi_margin_loss": multi_margin,
     "cosine_embedding_loss": cosine_embedding,
     "cross": crossed,
-    "upsample": upsampled("upsample", 3, 4, 5),
-    "upsample_bilinear": upsampled("upsample_bilinear", 4),
-    "upsample_nearest": upsampled("upsample_nearest", 3, 4, 5),
+    "upsample_bilinear": resized("upsample_bilinear", 4),
+    "upsample_nearest": resized("upsample_nearest", 3, 4, 5),
     "one_hot": one_hot,
     **{
         f"adaptive_{kind}_pool{n}d": adaptive(f"adaptive_{kind}_pool{n}d", n)
@@ -577,7 +584,7 @@ RECIPES: dict[str, Recipe] = {
     "fold": fold,
     "grid_sample": grid_sample,
     "affine_grid": affine_grid,
-    "interpolate": interpolated("interpolate"),
+    **{name: interpolated(name) for name in ("interpolate", "upsample")},
     **{name: shuffled(name) for name in ("pixel_shuffle", "pixel_unshuffle", "channel_shuffle")},
     "group_norm": grouped("group_norm"),
     "groupnorm": grouped("groupnorm"),
