@@ -6,6 +6,7 @@ named by the next optimiser that steps along gradients through it, once. Nobody 
 
 from __future__ import annotations
 
+import traceback
 import warnings
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
@@ -104,7 +105,11 @@ def finding(seed: int, index: int) -> Finding | None:
     if rng.random() > SHARE:
         return None
     trained = Trained(rng)
-    found = trained.warned()
+    try:
+        found = trained.warned()
+    except Exception as error:  # all that is drawn can be done
+        text = "".join(traceback.format_exception(error)[-2:])
+        return Finding("error", Program((), (), ()), None, "modes", f"{trained}\n{text}")
     if found == (trained.wanted, 0):
         return None
     detail = f"{trained}\nwarns in steps {found}, not {trained.wanted}"

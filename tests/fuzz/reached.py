@@ -24,8 +24,19 @@ PLACES = ("ferrule.tensor.", "ferrule.fft", "ferrule.signal")
 @functools.cache
 def methods_in(file: str) -> tuple[Method, ...]:
     """The methods that may run code of a file, such as `tensor/math/pairs.py`; all if none does."""
-    found = [method for method in methods() if module_of(file) in _reached(method).modules]
+    found = [method for method in reaching(file) if not isinstance(method, Function)]
     return tuple(found) or methods()
+
+
+@functools.cache
+def reaching(file: str) -> tuple[Method, ...]:
+    """The methods, and the functions of other namespaces, that may run code of a file."""
+    return tuple(m for m in (*methods(), *_outside()) if module_of(file) in _reached(m).modules)
+
+
+@functools.cache
+def _outside() -> tuple[Function, ...]:
+    return tuple(f for f in functions() if f.path.startswith(("ferrule.fft.", "ferrule.signal.")))
 
 
 def module_of(file: str) -> str:
@@ -52,8 +63,7 @@ class Ruled:
 def rules() -> tuple[Ruled, ...]:
     """All rules of what methods do, but for those of single primitives."""
     found: dict[int, tuple[Rule, list[tuple[Method, float]]]] = {}
-    outside = [f for f in functions() if f.path.startswith(("ferrule.fft.", "ferrule.signal."))]
-    for method in (*methods(), *outside):
+    for method in (*methods(), *_outside()):
         if method.in_place or method.lacking:
             continue
         reached = _reached(method).rules
@@ -70,7 +80,7 @@ def rules() -> tuple[Ruled, ...]:
 def rules_in(file: str) -> tuple[Ruled, ...]:
     """The rules written in a file, or else those of the methods that run its code; all if none."""
     here = [ruled for ruled in rules() if ruled.rule.reverse.__module__ == module_of(file)]
-    around = [ruled for ruled in rules() if {*ruled.methods} & {*methods_in(file)}]
+    around = [ruled for ruled in rules() if {*ruled.methods} & {*reaching(file)}]
     return tuple(here or around) or rules()
 
 
