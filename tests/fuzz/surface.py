@@ -381,7 +381,7 @@ OPTIONS = words(
     """align_corners alpha base beta ceil_mode count_include_pad dilation divisor_override dtype
     eps full ignore_index include_self interpolation keepdim label_smoothing left margin
     minlength mode offset out_int32 output_padding padding_idx padding_mode reduce reduction
-    right scale scale_grad_by_freq some stride transpose unitriangular UPLO upper"""
+    right scale some stride transpose unitriangular UPLO upper"""
 )
 
 # Never given to a method, each with the reason.
@@ -396,6 +396,9 @@ UNDRAWN = {
     "instance_norm.running_mean instance_norm.running_var": "layers.py draws layers with them",
     "instancenorm.running_mean instancenorm.running_var": "layers.py draws layers with them",
     "batchnorm.axis": "is where the statistics of a recipe belong",
+    "embedding.scale_grad_by_freq embedding_bag.scale_grad_by_freq": (
+        "gives what is no derivative, by definition"
+    ),
     "embedding.max_norm embedding.norm_type": "writes to the operand",
     "embedding_bag.max_norm embedding_bag.norm_type": "writes to the operand",
     "embedding_bag.offsets embedding_bag.include_last_offset": (
