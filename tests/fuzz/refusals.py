@@ -105,10 +105,13 @@ def finding(seed: int, index: int, focus: str) -> Finding | None:
 
 
 def refusals(method: Method, programs: Iterable[int]) -> list[str]:
-    """The kinds of a method's calls of which several programs have some, but no accepted one."""
+    """The kinds of a method's calls of which several programs have some, but mostly none accepted.
+
+    One in three may be accepted beyond `ENOUGH`: a size of 1 is often a case of its own.
+    """
     asked, accepted = counted(method, programs)
     known = table().get(method.name, frozenset())
-    return sorted(k for k in known if asked[k] >= ENOUGH and not accepted[k])
+    return sorted(k for k in known if accepted[k] <= (asked[k] - ENOUGH) // 3)
 
 
 def counted(method: Method, programs: Iterable[int]) -> tuple[Counter[str], Counter[str]]:
