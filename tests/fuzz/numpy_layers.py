@@ -309,7 +309,7 @@ def _between(
     if mode == "nearest":
         return _nearest(x, scale_factor, size)
     only_if(mode in ("linear", "bilinear", "trilinear") and size is None and x.ndim > 2)
-    only_if(scale_factor in (0.5, 1, 2, 3) and not recompute_scale_factor)
+    only_if(not isinstance(scale_factor, tuple | list) and not recompute_scale_factor)
     for axis in range(2, x.ndim):
         count = x.shape[axis]
         new = int(count * scale_factor)

@@ -119,7 +119,8 @@ def interpolated(name: str) -> Recipe:
         rank = draw.choice([3, 4, 4, 5])
         x, _ = ranked(draw, rank)
         mode = f", mode={LINEAR[rank]!r}" if draw.chance(0.5) else ""
-        return f"{x}.{name}(scale_factor={draw.integer(1, 3)}{mode})"
+        factor = draw.choice(["1", "2", "3", "1.5", "0.6"])
+        return f"{x}.{name}(scale_factor={factor}{mode})"
 
     return call
 
