@@ -68,7 +68,7 @@ bench-cuda: ## Measure on a GPU, against the peers that this Python has; it inst
 
 # What depends on the interpreter: captures, threads, and the graph, whose nodes hold each other.
 CORE_TESTS := $(wildcard tests/backend/test_jit*.py) $(wildcard tests/unit/test_jit*.py) tests/unit/test_capture.py \
-	tests/unit/test_schedule.py tests/unit/test_realize.py tests/unit/test_outline.py tests/unit/test_stored.py \
+	tests/unit/test_schedule.py tests/unit/test_realize.py tests/unit/test_graph_key.py tests/unit/test_stored.py \
 	tests/unit/test_hazards.py tests/unit/test_interning.py tests/unit/test_records.py tests/unit/test_enums.py \
 	tests/unit/test_threads.py tests/unit/test_python_threads.py tests/unit/test_pool.py tests/unit/test_cpu_graph.py \
 	tests/unit/test_view.py tests/unit/test_shapetracker.py tests/property/test_view_chains.py

@@ -33,6 +33,12 @@ def test_the_paths_that_contributors_are_sent_to_exist() -> None:
     assert [path for path in sorted(paths) if not (ROOT / path).exists()] == []
 
 
+def test_the_tests_that_make_runs_exist() -> None:
+    named = set(re.findall(r"\btests/[\w/.*-]*\w", (ROOT / "Makefile").read_text()))
+    assert "tests/unit/test_stored.py" in named
+    assert [path for path in sorted(named) if not any(ROOT.glob(path))] == []
+
+
 def test_the_citation_is_of_this_version() -> None:
     assert f"\nversion: {ferrule.__version__}\n" in (ROOT / "CITATION.cff").read_text()
 
