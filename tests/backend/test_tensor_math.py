@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from tests.gradients import assert_gradients
 
-from ferrule import TinyJit
+from ferrule import TinyJit, grad
 from ferrule.autograd import GradientError
 from ferrule.dtype import DType, dtypes
 from ferrule.tensor import Tensor
@@ -140,6 +140,22 @@ def test_gradients_at_zero_are_finite() -> None:
     assert y.grad is not None
     assert x.grad.tolist() == [0.0, pytest.approx(math.log(2))]
     assert y.grad.tolist() == [0.0, 1.0]
+
+
+def test_slopes_where_a_product_with_a_logarithm_is_zero() -> None:
+    """It is 0 for any logarithm, so that nothing depends on that; and -x log x rises from 0."""
+    x, y = Tensor([0.0, 0.0, 2.0, 0.0]), Tensor([0.0, 3.0, 4.0, math.nan])
+    slope = grad(lambda y: x.xlogy(y).sum())
+    np.testing.assert_array_equal(slope(y).numpy(), np.float32([0, 0, 0.5, math.nan]))
+    np.testing.assert_array_equal(
+        grad(lambda z: slope(z).sum())(y[:3].cat(x[3:])).numpy(), x * -1 / 16
+    )
+    mixed = grad(lambda x: grad(lambda y: x.xlogy(y).sum())(y[1:3]).sum())(x[1:3])
+    assert mixed.tolist() == [pytest.approx(1 / 3), 0.25]
+    z = Tensor([-1.0, 3.0, 1.0, math.nan])
+    found = grad(lambda z: x.xlog1py(z).sum())(z)
+    np.testing.assert_array_equal(found.numpy(), np.float32([0, 0, 1, math.nan]))
+    assert grad(lambda p: p.entr().sum())(Tensor([0.0, 1.0])).tolist() == [math.inf, -1]
 
 
 # *** integers ***

@@ -216,7 +216,9 @@ def _differences(
     near = near and (places.has_halves or abs(right - left) <= SIDES * size + 1e-6)
     # What is left out has to be the same.
     near = near and len({outcome.defined for outcome in outcomes}) == 1
-    return (coarse if near else None), abs(coarse) + floor
+    # What the two steps leave open is no mistake: where three elements are 0, a product is not 0
+    # at any distance from there, and its derivative is.
+    return (coarse if near else None), abs(coarse) + abs(coarse - fine) / WRONG + floor
 
 
 @dataclass

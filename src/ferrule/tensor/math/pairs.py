@@ -1,4 +1,4 @@
-"""Functions of two values of one dtype and shape, each with a reverse rule of its own."""
+"""Functions, mostly of two values of one dtype and shape, each with a reverse rule of its own."""
 
 from __future__ import annotations
 
@@ -90,10 +90,15 @@ def logaddexp(a: TracedValue, b: TracedValue) -> TracedValue:
     return record("logaddexp", _LOGADDEXP, (a, b), result.node, None)
 
 
+def _quotient(x: TracedValue, y: TracedValue) -> TracedValue:
+    """x / y, and 0 where both are: a product with x is 0 there, whatever y is."""
+    return x / x.equals(0).alu(BinaryOps.AND, y.equals(0)).where(y.full(1), y)
+
+
 def _reverse_xlogy(grad: TracedValue, entry: GradNode) -> Gradients:
     x, y = entry.saved
     nothing = x.equals(0).alu(BinaryOps.AND, (y > 0).alu(UnaryOps.NEG))
-    return nothing.where(grad.full(0), grad * log(y)), grad * x / y
+    return nothing.where(grad.full(0), grad * log(y)), grad * _quotient(x, y)
 
 
 _XLOGY = Rule(_reverse_xlogy, inputs=(0, 1))
@@ -108,10 +113,24 @@ def xlogy(x: TracedValue, y: TracedValue) -> TracedValue:
     return record("xlogy", _XLOGY, (x, y), result.node, None)
 
 
+def _reverse_entr(grad: TracedValue, entry: GradNode) -> Gradients:
+    (x,) = entry.saved
+    return (-grad * (log(x) + 1.0),)
+
+
+_ENTR = Rule(_reverse_entr, inputs=(0,))
+
+
+def entr(x: TracedValue) -> TracedValue:
+    """-x * log(x): 0 at 0, where its slope is infinite, and -inf for negative numbers."""
+    entropy = (x < 0).where(x.full(-math.inf), -xlogy(x, x))
+    return record("entr", _ENTR, (x,), entropy.node, None)
+
+
 def _reverse_xlog1py(grad: TracedValue, entry: GradNode) -> Gradients:
     x, y = entry.saved
     nothing = x.equals(0).alu(BinaryOps.AND, (y > -1.0).alu(UnaryOps.NEG))
-    return nothing.where(grad.full(0), grad * log1p(y)), grad * x / (y + 1.0)
+    return nothing.where(grad.full(0), grad * log1p(y)), grad * _quotient(x, y + 1.0)
 
 
 _XLOG1PY = Rule(_reverse_xlog1py, inputs=(0, 1))

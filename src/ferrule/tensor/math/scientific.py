@@ -240,9 +240,7 @@ def entr(self: Tensor) -> Tensor:
     >>> Tensor([0.0, 1.0, -1.0]).entr().abs().tolist()
     [0.0, 0.0, inf]
     """
-    value = float_value(self)
-    entropy = -pairs.xlogy(value, value)
-    return self._wrap((value < 0).where(value.full(-math.inf), entropy))
+    return self._wrap(pairs.entr(float_value(self)))
 
 
 # -- gamma ---------------------------------------------------------------------------------------
