@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import ast
+from collections.abc import Callable, Iterator
 
 from ferrule import Context, Tensor
 from tests.fuzz.check import Finding
@@ -32,6 +33,17 @@ def accepted(method: Method, tries: int, least: int = 1, oracle: Oracle | None =
     if method.lacking:
         return 0
     return accepted_statements(lambda generator: generator.call(method), tries, least, oracle)
+
+
+def calls_in(line: str, method: Method) -> Iterator[tuple[ast.expr, dict[str, ast.expr]]]:
+    """The calls of a method in a line: what it is called on, and its arguments by name."""
+    names = [parameter.name for parameter in method.parameters]
+    for node in ast.walk(ast.parse(line)):
+        function = node.func if isinstance(node, ast.Call) else None
+        if isinstance(function, ast.Attribute) and function.attr == method.name:
+            assert isinstance(node, ast.Call)
+            words = {word.arg: word.value for word in node.keywords if word.arg}
+            yield function.value, {**dict(zip(names, node.args, strict=False)), **words}
 
 
 def refused(method: Method) -> Finding | None:

@@ -105,6 +105,18 @@ def error_finding(error: BaseException, program: Program, way: Way | None) -> Fi
     return Finding("error", program, way, place_of(error), text)
 
 
+def finding_beside(where: str, drawn: object, mistake: Callable[[], str]) -> Finding | None:
+    """The finding of what is drawn beside programs: the mistake that it has, if any.
+
+    An error is one too: all that is drawn can be done.
+    """
+    try:
+        said = mistake()
+    except Exception as error:
+        said = "".join(traceback.format_exception(error)[-2:])
+    return Finding("wrong", Program((), (), ()), None, where, f"{drawn}\n{said}") if said else None
+
+
 def differing(error: DiffersError, program: Program) -> Finding:
     """The finding of a program, a statement of which is not what NumPy gives."""
     where = " ".join(["numpy", *sorted(methods(str(error).partition("\n")[0]))])

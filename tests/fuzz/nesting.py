@@ -6,7 +6,6 @@ place of `vmap`, `jacrev` and `jacfwd`. Both have to give the same numbers.
 
 from __future__ import annotations
 
-import traceback
 from collections.abc import Callable
 from math import prod
 from random import Random
@@ -15,8 +14,7 @@ import numpy as np
 
 import ferrule
 from ferrule import Context, Tensor
-from tests.fuzz.check import Finding
-from tests.fuzz.program import Program
+from tests.fuzz.check import Finding, finding_beside
 
 Function = Callable[[Tensor], Tensor]
 
@@ -108,6 +106,9 @@ class Nest:
         numbers = [rng.randint(-12, 12) / 8 + 0.03 * k for k in range(prod(shape))]
         self.given = np.array(numbers).reshape(shape)
 
+    def __str__(self) -> str:
+        return f"{self.text}\nat {self.given.tolist()}"
+
     def mistake(self) -> str:
         """The difference of the two results; empty if there is none."""
         with Context(FERRULE_DEVICE="NUMPY"):
@@ -131,11 +132,4 @@ def finding(seed: int, index: int) -> Finding | None:
     if rng.random() > SHARE:
         return None
     nest = Nest(rng)
-    try:
-        said = nest.mistake()
-    except Exception as error:  # all that is drawn can be done
-        said = "".join(traceback.format_exception(error)[-2:])
-    if not said:
-        return None
-    detail = f"{nest.text}\nat {nest.given.tolist()}\n{said}"
-    return Finding("wrong", Program((), (), ()), None, "nest", detail)
+    return finding_beside("nest", nest, nest.mistake)

@@ -1,8 +1,8 @@
 """`python -m tests.fuzz.refusals --write`: notes which kinds of calls each method accepts.
 
 An error of one call alone may be the caller's: arguments are drawn, and not all go together. But
-where most programs have an accepted call of a kind, as of `diag` on a matrix, and now none of
-several has one, the method refuses what it took. `accepted.txt` has the kinds of each method.
+where most programs have an accepted call of a kind, as of `diag` on a matrix, and now hardly one
+of several has, the method refuses what it took. `accepted.txt` has the kinds of each method.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from pathlib import Path
 from random import Random
 
 from ferrule import Context
-from tests.fuzz.calls import UNREACHED, accepts
+from tests.fuzz.calls import UNREACHED, accepts, calls_in
 from tests.fuzz.check import Finding
 from tests.fuzz.generate import Generator
 from tests.fuzz.program import Program
@@ -39,17 +39,10 @@ NOTED_PROGRAMS, NOTED_ENOUGH, NOTED_SHARE = 100, 16, 0.94
 def kinds(line: str, method: Method, generator: Generator) -> set[str]:
     """The kinds that a call is of: the axes of its tensor, and the sort of each argument."""
     found: set[str] = set()
-    for node in ast.walk(ast.parse(line)):
-        if not (isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute)):
-            continue
-        if node.func.attr != method.name:
-            continue
-        tensor = node.func.value
+    for tensor, arguments in calls_in(line, method):
         if isinstance(tensor, ast.Name) and tensor.id in generator.draw.values:
             found.add(f"{generator.draw.values[tensor.id].ndim}-d")
-        names = [parameter.name for parameter in method.parameters]
-        found |= {f"{name}={_sort(part)}" for name, part in zip(names, node.args, strict=False)}
-        found |= {f"{word.arg}={_sort(word.value)}" for word in node.keywords if word.arg}
+        found |= {f"{name}={_sort(given)}" for name, given in arguments.items()}
     return found
 
 
@@ -62,7 +55,7 @@ def _sort(node: ast.expr) -> str:
     return "several" if isinstance(node, ast.Tuple | ast.List) else "tensor"
 
 
-def shares(method: Method, programs: Iterable[int], seed: int = 0) -> Iterator[tuple[str, bool]]:
+def outcomes(method: Method, programs: Iterable[int], seed: int = 0) -> Iterator[tuple[str, bool]]:
     """The kinds of calls in some programs; True for those of which one is accepted there."""
     for number in programs:
         generator = Generator(seed, number)
@@ -116,7 +109,7 @@ def refusals(method: Method, programs: Iterable[int]) -> list[str]:
 
 def counted(method: Method, programs: Iterable[int]) -> tuple[Counter[str], Counter[str]]:
     """In how many programs there are calls of each kind, and accepted ones."""
-    found = list(shares(method, programs))
+    found = list(outcomes(method, programs))
     return Counter(k for k, _ in found), Counter(k for k, is_accepted in found if is_accepted)
 
 

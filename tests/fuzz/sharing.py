@@ -17,8 +17,7 @@ from typing import Any
 import numpy as np
 
 from ferrule import Context, Tensor, TinyJit
-from tests.fuzz.check import Finding
-from tests.fuzz.program import Program
+from tests.fuzz.check import Finding, finding_beside
 
 SHARE = 0.05
 """Of the programs, beside which threads that share tensors are drawn."""
@@ -133,6 +132,10 @@ class Threads:
             sys.setswitchinterval(before)
         return said
 
+    def mistake(self) -> str:
+        """All `mistakes` in one text."""
+        return "\n".join(self.mistakes())
+
     def names(self) -> dict[str, Any]:
         h = self.size // 2
         names: dict[str, Any] = {"Tensor": Tensor, "h": h, "brief": brief, "both": both}
@@ -192,8 +195,4 @@ def finding(seed: int, index: int, focus: str) -> Finding | None:
     if rng.random() > (SHARE_OF_THREADS if focus == "threads" else SHARE):
         return None
     threads = Threads(rng)
-    said = threads.mistakes()
-    if not said:
-        return None
-    detail = "\n".join([str(threads), *said])
-    return Finding("wrong", Program((), (), ()), None, "threads that share tensors", detail)
+    return finding_beside("threads that share tensors", threads, threads.mistake)

@@ -178,7 +178,7 @@ def last_sizes(draw: Drawing, x: Tensor) -> str:
     return str(tuple(x.shape[draw.integer(0, max(x.ndim - 1, 0)) :]))
 
 
-def chances_of_last(draw: Drawing, x: Tensor) -> str:
+def weights_of_last(draw: Drawing, x: Tensor) -> str:
     """A positive number for each place of the last axis."""
     return f"({draw.fresh(tuple(x.shape[-1:]), 'float32')}.abs() + 0.5)"
 
@@ -343,7 +343,7 @@ MAKERS: dict[str, Maker] = {
     "unbiased": bool_,
     "N": integer(0, 5),
     "UPLO": among("'L'", "'U'"),
-    "aweights": chances_of_last,
+    "aweights": weights_of_last,
     "fweights": counts_of_last,
     "m": integer(0, 4),
     "minlength": integer(0, 9),

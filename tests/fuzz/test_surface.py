@@ -1,13 +1,12 @@
 """Tests that every public method is called by programs, or is listed with a reason why not."""
 
-import ast
 import inspect
 
 import pytest
 
 from ferrule import Context, Tensor
 from tests.fuzz import reached, surface
-from tests.fuzz.calls import UNREACHED, accepted, refused
+from tests.fuzz.calls import UNREACHED, accepted, calls_in, refused
 from tests.fuzz.drawing import NothingFitsError
 from tests.fuzz.generate import Generator
 from tests.fuzz.recipes import RECIPES
@@ -64,12 +63,6 @@ def test_methods_of_a_file_are_those_that_run_it() -> None:
     assert reached.methods_in("fusion/cut.py") == surface.methods()
 
 
-def given(call: ast.Call, method: surface.Method) -> set[str]:
-    """The names of the parameters that a call gives."""
-    names = [parameter.name for parameter in method.parameters]
-    return {*names[: len(call.args)], *[word.arg for word in call.keywords if word.arg]}
-
-
 def drawn_options(method: surface.Method) -> set[str]:
     """The names of the parameters that some drawn call of a method gives."""
     found: set[str] = set()
@@ -82,11 +75,8 @@ def drawn_options(method: surface.Method) -> set[str]:
                     line = generator.call(method)
                 except NothingFitsError:
                     continue
-                for node in ast.walk(ast.parse(line or "")):
-                    function = node.func if isinstance(node, ast.Call) else None
-                    if isinstance(function, ast.Attribute) and function.attr == method.name:
-                        assert isinstance(node, ast.Call)
-                        found |= given(node, method)
+                for _, given in calls_in(line or "", method):
+                    found |= given.keys()
     return found
 
 
