@@ -113,7 +113,8 @@ def mistake(program: Program, way: Way, forwards: bool = True) -> str | None:
 def _is_smooth(program: Program) -> bool:
     cut = CUT if _kind(program) == "off" else CUT | AT_ROUND_NUMBERS
     chosen = any(option in line for option in OPTIONS for line in program.body)
-    return not chosen and all(cut.isdisjoint(methods(line)) for line in program.body)
+    names = {name.removesuffix("_") for line in program.body for name in methods(line)}
+    return not chosen and cut.isdisjoint(names)
 
 
 def _kind(program: Program) -> str:
