@@ -8,8 +8,7 @@ import pytest
 import ferrule.fusion
 from ferrule.engine.realize import Runners, prepare
 from ferrule.fusion import _plans
-from ferrule.fusion.dynamic.changing import _forms
-from ferrule.fusion.dynamic.lengths import _families
+from ferrule.fusion.dynamic.families import _families
 from ferrule.ops import LazyOp
 
 
@@ -37,5 +36,4 @@ class Work:
     def forget() -> None:
         """Nothing is known of what ran before."""
         _plans.clear()
-        _forms.clear()
         _families.clear()

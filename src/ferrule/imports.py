@@ -59,7 +59,7 @@ _MOVED_TO = {
         schedule.rounding schedule.signature schedule.slots schedule.tasks schedule.trees
         schedule.updates schedule.views schedule=
     """,
-    "fusion.dynamic": "schedule.changing schedule.lengths schedule.offsets schedule.templates",
+    "fusion.dynamic": "schedule.lengths schedule.offsets schedule.templates",
     "fusion.plans": """
         schedule.outline=graph_key schedule.recipe=execution_plan schedule.stored=plan_cache
     """,

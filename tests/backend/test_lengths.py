@@ -17,7 +17,9 @@ from ferrule.codegen.heuristic import choose
 from ferrule.codegen.lower import lower
 from ferrule.fusion import make_schedule
 from ferrule.fusion.dynamic import lengths
-from ferrule.fusion.dynamic.lengths import _ENOUGH, _OFTEN, _laws
+from ferrule.fusion.dynamic.families import ENOUGH_SIZES as _ENOUGH
+from ferrule.fusion.dynamic.families import OFTEN as _OFTEN
+from ferrule.fusion.dynamic.laws import laws_of as _laws
 from ferrule.fusion.graph import Graph
 from ferrule.ir.buffer import Buffer
 from ferrule.ir.expr import Length

@@ -10,8 +10,10 @@ from tests.planning import Work
 from ferrule import Tensor, TinyJit, Variable
 from ferrule.codegen.policy import part_alignment
 from ferrule.fusion import target_of
-from ferrule.fusion.dynamic.changing import _ENOUGH, _forms
+from ferrule.fusion.dynamic.families import ENOUGH_ALIKE as _ENOUGH
+from ferrule.fusion.dynamic.families import _families
 from ferrule.fusion.dynamic.offsets import stand_in
+from ferrule.fusion.dynamic.parameters import integers_of
 from ferrule.fusion.plans.graph_key import KeyedGraph
 
 Array = np.ndarray[Any, Any]
@@ -129,7 +131,7 @@ def test_other_offsets_are_variables(
 
     expected = []
     for i, j in PLACES:
-        _forms.clear()  # nothing is known to change
+        _families.clear()  # nothing is known to change
         expected.append(use(i, j).numpy())
     work.forget()
     work.plans = 0
@@ -158,7 +160,7 @@ def test_rows_of_what_is_padded_at_a_variable(device: str) -> None:
 
 
 def test_memory_that_is_written_meanwhile_is_no_part(device: str) -> None:
-    _forms.clear()
+    _families.clear()
     x, array = Tensor(np.arange(40, dtype=np.float32)).realize(), np.arange(40, dtype=np.float32)
     for i in range(12):
         x[i : i + 8] = x[i + 3 : i + 11] + x[20 - i : 28 - i]
@@ -168,7 +170,7 @@ def test_memory_that_is_written_meanwhile_is_no_part(device: str) -> None:
 
 def test_a_cache_that_is_written_to_at_the_next_place(device: str, work: Work) -> None:
     """Memory that exists is written to and read as a whole: a token after the other is decoded."""
-    _forms.clear()
+    _families.clear()
     cache, array = Tensor.zeros(2, 30, 8).realize(), np.zeros((2, 30, 8), np.float32)
     rows = np.random.default_rng(0).standard_normal((30, 2, 8)).astype(np.float32)
     work.plans = 0
@@ -198,7 +200,7 @@ def test_a_part_in_place_is_written_once(device: str, work: Work) -> None:
 
 def test_rows_that_are_moved_in_their_own_memory(device: str) -> None:
     """The places overlap only once the graph's form is known."""
-    _forms.clear()
+    _families.clear()
     x, array = Tensor(np.arange(64, dtype=np.float32)).realize(), np.arange(64, dtype=np.float32)
     for source, place in [(0, 30), (1, 33), (2, 31), (3, 40), (4, 35), (5, 37), (8, 6), (7, 9)]:
         x[place : place + 8] = x[source : source + 8].flip(0) + x[source + 1 : source + 9]
@@ -207,7 +209,7 @@ def test_rows_that_are_moved_in_their_own_memory(device: str) -> None:
 
 
 def test_a_part_of_memory_that_is_turned_round(device: str) -> None:
-    _forms.clear()
+    _families.clear()
     x = Tensor(IMAGES).realize().flip((2, 3))
     for i, j in PLACES:
         found = crop(x, i, j).conv2d(Tensor(FILTERS), padding=1).numpy()
@@ -226,7 +228,7 @@ def test_a_value_on_the_way_that_somebody_holds_is_kept(device: str, work: Work)
 
 
 def test_a_captured_function_with_two_parts_of_what_is_padded(device: str) -> None:
-    _forms.clear()
+    _families.clear()
     x = Tensor(IMAGES).realize()
     y = np.pad(IMAGES, ((0, 0), (0, 0), (4, 4), (4, 4)))
 
@@ -243,7 +245,7 @@ def test_a_captured_function_with_two_parts_of_what_is_padded(device: str) -> No
 
 
 def test_whoever_holds_a_part_has_its_old_elements_after_a_write(device: str) -> None:
-    _forms.clear()
+    _families.clear()
     x, array = Tensor(np.arange(40, dtype=np.float32)).realize(), np.arange(40, dtype=np.float32)
     for i in range(10):
         held = x[i : i + 8] + 0.5
@@ -258,7 +260,7 @@ def test_whoever_holds_a_part_has_its_old_elements_after_a_write(device: str) ->
 
 def test_a_part_is_read_beside_what_is_written_to_its_memory(device: str) -> None:
     """Its reader runs after the write: neither it nor a kernel of its own part may come first."""
-    _forms.clear()
+    _families.clear()
     x, array = Tensor(np.arange(40, dtype=np.float32)).realize(), np.arange(40, dtype=np.float32)
     for i in range(10):
         part = x[i : i + 8].clone()
@@ -271,7 +273,7 @@ def test_a_part_is_read_beside_what_is_written_to_its_memory(device: str) -> Non
 
 
 def test_an_old_version_that_is_larger_to_compute_than_to_keep_is_kept(device: str) -> None:
-    _forms.clear()
+    _families.clear()
     y = np.arange(40, dtype=np.float32) * 10
     x, array = Tensor(np.arange(40, dtype=np.float32)).realize(), np.arange(40, dtype=np.float32)
     others = Tensor(y).realize()
@@ -312,11 +314,8 @@ def test_parts_begin_at_multiples(device: str) -> None:
     x = Tensor(np.arange(50, dtype=np.float32)).realize()
     for start in range(1, 9):
         graph = KeyedGraph([(x[start : start + 8][::-1] * 2).lazydata]).graph()
-        changed = {
-            (number, 0) for number, node in enumerate(graph.everything) if node.op.name == "SHRINK"
-        }
-        assert changed
-        found = stand_in(graph, changed, 16, may_vary=True)
+        assert [node.op.name for node in graph.everything if integers_of(node)[1]] == ["SHRINK"]
+        found = stand_in(graph, (), (0,), 16, may_vary=True)
         assert found is not None
         (leaf,) = found.graph.parts
         assert leaf.realized is not None

@@ -11,7 +11,7 @@ import pytest
 from ferrule import Tensor
 from ferrule.fusion import _plans
 from ferrule.fusion.dynamic import lengths
-from ferrule.fusion.dynamic.lengths import _families
+from ferrule.fusion.dynamic.families import _families
 
 PROGRAMS = 40
 LONGEST = 140

@@ -8,9 +8,9 @@ from ferrule import Tensor
 from ferrule.autograd import TracedValue
 from ferrule.dtype import DType, dtypes
 from ferrule.fusion.costs import Cost, Costs
-from ferrule.fusion.plans.execution_plan import Form
 from ferrule.fusion.plans.graph_key import KeyedGraph
 from ferrule.fusion.plans.plan_cache import key_of
+from ferrule.fusion.plans.plan_key import GraphForm
 from ferrule.ir.buffer import Buffer
 from ferrule.ir.expr import Variable
 from ferrule.ir.lazy import LazyBuffer
@@ -116,9 +116,9 @@ def key(*functions: Function) -> str | None:
     for _ in range(20):
         for function in functions:
             x = applied(function, x)
-    parts = Form(KeyedGraph([x]).graph()).key
-    assert parts is not None
-    return key_of(detect_cpu(), parts)
+    form = GraphForm(KeyedGraph([x]).graph(), detect_cpu())
+    assert form.key is not None
+    return key_of(detect_cpu(), form.described)
 
 
 def test_schedules_of_functions_are_stored_by_what_these_do() -> None:

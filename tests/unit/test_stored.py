@@ -19,8 +19,9 @@ from ferrule.dtype import dtypes
 from ferrule.engine.realize import settle_writes
 from ferrule.fusion import _plan, _plans, make_schedule
 from ferrule.fusion.plans import plan_cache
-from ferrule.fusion.plans.execution_plan import ExecutionPlan, Form, Place, Step
+from ferrule.fusion.plans.execution_plan import ExecutionPlan, Place, Step
 from ferrule.fusion.plans.graph_key import KeyedGraph
+from ferrule.fusion.plans.plan_key import GraphForm
 from ferrule.ir.expr import Variable
 from ferrule.ir.shape.view import View
 from ferrule.ir.target import detect_cpu
@@ -146,7 +147,7 @@ def test_what_has_no_text_has_no_key() -> None:
 
 def plan_of(value: Tensor) -> ExecutionPlan:
     graph = KeyedGraph([value.lazydata]).graph()
-    assert Form(graph).key is not None
+    assert GraphForm(graph, detect_cpu()).key is not None
     return _plan(graph, TARGET)[0]
 
 

@@ -6,7 +6,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Hashable, Mapping, Sequence, Set
 from dataclasses import replace
 from functools import cache, partial
-from typing import Final, final
+from typing import Final, TypeAlias, final
 
 from ferrule.base.config import config
 from ferrule.base.helpers import prod
@@ -17,20 +17,18 @@ from ferrule.device import Compiled, Device
 from ferrule.device.memory_planner import plan_arenas
 from ferrule.fusion.concat import place_pieces
 from ferrule.fusion.cut import cut as cut_into_kernels
-from ferrule.fusion.dynamic.changing import changes, names_number, without_number
+from ferrule.fusion.dynamic.families import family_of
 from ferrule.fusion.dynamic.lengths import schedule_of_any_length
-from ferrule.fusion.dynamic.offsets import (
-    StandIn,
-    number_in_memory,
-    stand_in,
-    with_numbers_in_memory,
-)
+from ferrule.fusion.dynamic.offsets import stand_in
+from ferrule.fusion.dynamic.parameters import constants_of, parameters_of
+from ferrule.fusion.dynamic.stand_in import StandIn, nodes_by
 from ferrule.fusion.expansion import written_out
 from ferrule.fusion.graph import Graph, note_passed
 from ferrule.fusion.hazards import Hazards
 from ferrule.fusion.plans import plan_cache
-from ferrule.fusion.plans.execution_plan import ExecutionPlan, Form, Place, Schedule, Step
+from ferrule.fusion.plans.execution_plan import ExecutionPlan, Place, Schedule, Step
 from ferrule.fusion.plans.graph_key import KeyedGraph
+from ferrule.fusion.plans.plan_key import GraphForm, PlanKey
 from ferrule.fusion.slots import Slot, Slots
 from ferrule.fusion.tasks import Reader, Task
 from ferrule.fusion.trees import TreeBuilder
@@ -45,57 +43,29 @@ __all__ = ["Schedule", "create_schedule", "make_schedule", "target_of"]
 # Plans in the plan cache, which drops the least recently used one. A program with more graphs
 # plans some again. Not measured.
 _MAX_PLANS: Final = 512
+_Remember: TypeAlias = Callable[[PlanKey, StandIn | None], None]
 _NO_VALUES: Final[Mapping[Variable, int]] = {}
 
 
-@final
-class _Key:
-    """The key of a plan. Its hash is computed once, since forms of large graphs are long."""
-
-    __slots__ = ("_hash", "parts")
-
-    def __init__(self, parts: tuple[Hashable, ...]) -> None:
-        self.parts = parts
-        self._hash = hash(parts)
-
-    def __hash__(self) -> int:
-        return self._hash
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, _Key) and self.parts == other.parts
-
-
-_plans: OrderedDict[_Key, ExecutionPlan] = OrderedDict()
+_plans: OrderedDict[PlanKey, ExecutionPlan] = OrderedDict()
 
 
 @final
 @dataclass(frozen=True)
 class _KnownGraph:
-    """A known graph: the key of its plan, and the numbers of `Graph.passed`."""
+    """A graph that was planned before, as itself or as its stand-in with constants in memory."""
 
-    key: _Key
+    plan: PlanKey
     passed: tuple[int, ...]
+    """The numbers of `Graph.passed`."""
+    nodes: tuple[int, ...] | None = None
+    """The nodes of the stand-in, see `StandIn.numbers_in`; None for the graph itself."""
+    fixed: tuple[tuple[int, Hashable], ...] = ()
+    """The constants of a stand-in that must be as they were: their positions, and their bits."""
 
 
 _known_graphs: dict[tuple[Hashable, ...], _KnownGraph] = {}
-"""The known graphs, by `FERRULE_SKIP` and their keys."""
-
-
-@final
-@dataclass(frozen=True)
-class _Numbered:
-    """A known graph, some of whose constants are memory in the graph that was planned."""
-
-    key: _Key
-    nodes: tuple[int, ...]
-    """Which of the graph's nodes each of the other graph is; ~n for the memory of constant n."""
-    fixed: tuple[tuple[int, Hashable], ...]
-    """The other constants, which must be as they were: their places, and their bits."""
-    passed: tuple[int, ...]
-
-
-_numbered: dict[tuple[Hashable, ...], _Numbered] = {}
-"""By the optimisations that are left out, and the graphs' keys without numbers."""
+"""The known graphs, by `FERRULE_SKIP`, their keys, and their constants; None for any constants."""
 
 
 def create_schedule(nodes: Sequence[LazyBuffer]) -> list[ScheduleItem]:
@@ -112,191 +82,162 @@ def make_schedule(nodes: Sequence[LazyBuffer]) -> Schedule:
     """The schedule that computes `nodes`; the graph stays as it is until `commit`."""
     keyed = KeyedGraph(nodes)
     if not keyed.requested:
-        return ExecutionPlan((), (), (), ()).follow((), [])
-    known = _schedule_of_known(keyed) or _schedule_of_numbered(keyed)
-    return known or _schedule_of_new(keyed)
+        return ExecutionPlan((), (), (), ()).bind((), [])
+    return _schedule_of_known(keyed) or _schedule_of_new(keyed)
 
 
 def _schedule_of_known(keyed: KeyedGraph) -> Schedule | None:
-    """The schedule of a graph whose key was seen before; None for any other."""
-    known = _known_graphs.get((config().FERRULE_SKIP, keyed.key))
-    plan = None if known is None else _plans.get(known.key)
+    """The schedule of a graph that was seen before, or differs from such a one in constants that
+    keep changing; None for any other.
+    """
+    skipped = config().FERRULE_SKIP
+    known = _known_graphs.get((skipped, keyed.key, keyed.constants))
+    if known is None and this_thread.state.observer is None:  # replays do not change constants
+        known = _known_graphs.get((skipped, keyed.key, None))
+    plan = None if known is None else _plans.get(known.plan)
     if known is None or plan is None:
         return None
-    _plans.move_to_end(known.key)
-    if known.passed:
-        note_passed([keyed.nodes[number] for number in known.passed])
-    return plan.follow([_NO_VALUES] * len(plan.steps), keyed.nodes)
-
-
-def _schedule_of_numbered(keyed: KeyedGraph) -> Schedule | None:
-    """The schedule of a graph that differs from an earlier one in numbers that keep changing."""
-    if not _numbered or this_thread.state.observer is not None:
+    if any([keyed.constants[place] != bits for place, bits in known.fixed]):
         return None
-    numbered = _numbered.get((config().FERRULE_SKIP, _without_numbers(keyed)))
-    plan = None if numbered is None else _plans.get(numbered.key)
-    if numbered is None or plan is None:
-        return None
-    if any([keyed.parts[place][2] != bits for place, bits in numbered.fixed]):
-        return None
-    _plans.move_to_end(numbered.key)
+    _plans.move_to_end(known.plan)
     nodes = keyed.nodes
-    note_passed([nodes[number] for number in numbered.passed])
-    found = [nodes[n] if n >= 0 else number_in_memory(nodes[~n]) for n in numbered.nodes]
-    return plan.follow([_NO_VALUES] * len(plan.steps), found)
-
-
-def _without_numbers(keyed: KeyedGraph) -> tuple[Hashable, ...]:
-    parts = keyed.parts
-    return (*[without_number(part) for part in parts], *keyed.key[len(parts) :])
+    if known.passed:
+        note_passed([nodes[number] for number in known.passed])
+    if known.nodes is not None:
+        nodes = nodes_by(known.nodes, nodes)
+    return plan.bind([_NO_VALUES] * len(plan.steps), nodes)
 
 
 def _schedule_of_new(keyed: KeyedGraph) -> Schedule:
     """The schedule of any graph."""
     graph = keyed.graph()
     note_passed(graph.passed)
+    target = target_of(next(iter(graph.requested)).device)
     whole = written_out(graph)
     if whole is None:
-        form = Form(graph, keyed.parts)
-        return _schedule_of(graph, form, partial(_remember, keyed, graph), keyed)
+        form = GraphForm(graph, target, keyed)
+        return _schedule_of(graph, form, target, partial(_remember, keyed, graph))
     remember = partial(_remember_written_out, keyed, graph, whole)
-    return whole.named(_schedule_of(whole.graph, Form(whole.graph), remember))
+    form = GraphForm(whole.graph, target)
+    return whole.named(_schedule_of(whole.graph, form, target, remember))
 
 
-def _schedule_of(
-    graph: Graph, form: Form, remember: Callable[[_Key], None], keyed: KeyedGraph | None = None
-) -> Schedule:
+def _schedule_of(graph: Graph, form: GraphForm, target: Target, remember: _Remember) -> Schedule:
     """The schedule of a graph without templates.
 
-    `remember` is called with the key of a plan that is good for the same graph again. With its
-    `keyed` a graph that differs in numbers alone is found again.
+    `remember` is called with the key of a plan that is good for the same graph again; for a
+    stand-in with constants in memory, with that.
     """
-    target = target_of(next(iter(graph.requested)).device)
     if form.key is None:
-        return ExecutionPlan.follow(*_plan(graph, target), graph.everything)
-    found = _by_another_graph(graph, target, form, keyed)
-    if found is not None:
-        return found
-    found = _follow_plan(graph, target, form)
+        plan, values = _plan(graph, target)
+        return plan.bind(values, graph.everything)
+    if form.key not in _plans:
+        found = _generalised(graph, form, target, remember)
+        if found is not None:
+            return found
+    schedule = _follow_plan(graph, form, form.key, target)
     if not graph.symbolic:
-        remember(_Key((target, config().FERRULE_SKIP, form.key)))
-    return found
+        remember(form.key, None)
+    return schedule
 
 
-def _by_another_graph(
-    graph: Graph, target: Target, form: Form, keyed: KeyedGraph | None = None
+def _generalised(
+    graph: Graph, form: GraphForm, target: Target, remember: _Remember
 ) -> Schedule | None:
-    """The schedule of a graph by the plan for one in which what keeps changing is memory or a
-    variable; None where the graph has a plan of its own, or is to get one.
-
-    With its `keyed` a graph that differs in numbers alone is found again.
+    """The schedule of a graph by a plan in which what keeps changing is memory or a variable; None
+    where the graph is to get a plan of its own.
     """
-    parts = form.key
-    assert parts is not None, "graphs without a key have no plan"
     skipped = config().FERRULE_SKIP
-    if _Key((target, skipped, parts)) in _plans:
-        return None
-    changed = changes(graph, parts)
-    # A capture keeps the numbers, as its replays do not change them.
+    # A capture keeps sizes and constants, as its replays do not change them.
     is_captured = this_thread.state.observer is not None
-    if changed.numbers and not is_captured:
-        other = with_numbers_in_memory(graph, changed.numbers)
-        other_form = Form(other.graph)
-        found = _by_another_graph(other.graph, target, other_form)
-        if found is None:
-            found = _follow_plan(other.graph, target, other_form)
-            if keyed is not None and not graph.symbolic:
-                assert other_form.key is not None, "it was followed"
-                key = _Key((target, skipped, other_form.key))
-                _remember_numbered(keyed, graph, other, key)
-        return other.named(found)
-    if changed.offsets and "offsets" not in skipped:
-        moved = stand_in(graph, changed.offsets, part_alignment(target), not is_captured)
-        if moved is not None:
-            return moved.named(_follow_plan(moved.graph, target, Form(moved.graph)))
-    if is_captured or "lengths" in skipped:
+    now, rest = parameters_of(graph, form)
+    family = family_of((skipped, *rest))
+    family.count(now)
+    if not is_captured and "lengths" not in skipped:
+        found = schedule_of_any_length(graph, family, now, _plan, target)
+        if found is not None:
+            return found
+    constants, offsets = family.changes(now)
+    other = stand_in(
+        graph,
+        () if is_captured else constants,
+        () if "offsets" in skipped else offsets,
+        part_alignment(target),
+        may_vary=not is_captured,
+    )
+    if other is None:
         return None
-    return schedule_of_any_length(graph, (*parts, skipped), lambda g: _plan(g, target)[0], target)
+    other_form = GraphForm(other.graph, target)
+    if other_form.key is None:
+        return None
+    schedule = _follow_plan(other.graph, other_form, other_form.key, target)
+    if not other.graph.parts and not other.graph.symbolic:
+        remember(other_form.key, other)
+    return other.named(schedule)
 
 
-def _remember(keyed: KeyedGraph, graph: Graph, key: _Key) -> None:
-    """Remember the key of the plan for graphs with the same key."""
+def _remember(keyed: KeyedGraph, graph: Graph, key: PlanKey, other: StandIn | None) -> None:
+    """Remember the key of the plan for graphs with the same key, as itself or as its stand-in."""
     if len(_known_graphs) >= _MAX_PLANS:
         _known_graphs.clear()
     passed = set(graph.passed)
-    numbers = [number for number, node in enumerate(graph.everything) if node in passed]
-    _known_graphs[config().FERRULE_SKIP, keyed.key] = _KnownGraph(key, tuple(numbers))
+    numbers = tuple([number for number, node in enumerate(graph.everything) if node in passed])
+    skipped = config().FERRULE_SKIP
+    if other is None:
+        known = _KnownGraph(key, numbers)
+        _known_graphs[skipped, keyed.key, keyed.constants] = known
+        return
+    in_memory = set(other.constants.values())
+    pairs = zip(constants_of(graph.everything), keyed.constants, strict=True)
+    fixed = [(n, bits) for n, (node, bits) in enumerate(pairs) if node not in in_memory]
+    known = _KnownGraph(key, numbers, other.numbers_in(graph), tuple(fixed))
+    _known_graphs[skipped, keyed.key, None] = known
 
 
-def _remember_written_out(keyed: KeyedGraph, graph: Graph, whole: StandIn, key: _Key) -> None:
+def _remember_written_out(
+    keyed: KeyedGraph, graph: Graph, whole: StandIn, key: PlanKey, other: StandIn | None
+) -> None:
     """Remember the plan of a graph with templates.
 
-    The plan is that of `whole`, the graph written out, with the numbers of this graph's nodes.
+    The plan is that of `whole`, the graph written out, with the numbers of this graph's nodes. A
+    stand-in of that is found by way of `whole` each time.
     """
+    if other is not None:
+        return
     places = {node: number for number, node in enumerate(graph.everything)}
     numbers = {
         number: places[original]
         for number, node in enumerate(whole.graph.everything)
         if (original := whole.originals.get(node, node)) in places
     }
-    renamed = _Key(("written out", config().FERRULE_SKIP, keyed.key))
+    renamed = PlanKey(("written out", config().FERRULE_SKIP, keyed.key, keyed.constants))
     _keep(renamed, _plans[key].renumbered(numbers, whole.graph.everything))
-    _remember(keyed, graph, renamed)
+    _remember(keyed, graph, renamed, None)
 
 
-def _keep(key: _Key, plan: ExecutionPlan) -> None:
+def _keep(key: PlanKey, plan: ExecutionPlan) -> None:
     """Put a plan into the cache, and drop the least recently used one if it is full."""
     _plans[key] = plan
     if len(_plans) > _MAX_PLANS:
         _plans.popitem(last=False)
 
 
-def _remember_numbered(keyed: KeyedGraph, graph: Graph, other: StandIn, key: _Key) -> None:
-    """From now on a graph that differs from this one in numbers has the plan with that key."""
-    if len(_numbered) >= _MAX_PLANS:
-        _numbered.clear()
-    number = {node: place for place, node in enumerate(graph.everything)}
-    nodes: list[int] = []
-    in_memory: set[int] = set()
-    for node in other.graph.everything:
-        constant = other.numbers.get(node)
-        if constant is not None:
-            in_memory.add(number[constant])
-        original = other.originals.get(node, node)
-        nodes.append(number[original] if constant is None else ~number[constant])
-    constants = [place for place, part in enumerate(keyed.parts) if names_number(part)]
-    fixed = [(place, keyed.parts[place][2]) for place in constants if place not in in_memory]
-    passed = set(graph.passed)
-    _numbered[config().FERRULE_SKIP, _without_numbers(keyed)] = _Numbered(
-        key,
-        tuple(nodes),
-        tuple(fixed),
-        tuple([place for place, node in enumerate(graph.everything) if node in passed]),
-    )
-
-
-def _follow_plan(graph: Graph, target: Target, form: Form) -> Schedule:
-    """The schedule of a graph by the plan for its form, which is planned if it is missing."""
-    parts = form.key
-    assert parts is not None, "graphs without a key have no plan"
-    key = _Key((target, config().FERRULE_SKIP, parts))
+def _follow_plan(graph: Graph, form: GraphForm, key: PlanKey, target: Target) -> Schedule:
+    """The schedule of a graph by the plan with its key: made before, stored by an earlier process,
+    or made now.
+    """
     plan = _plans.get(key)
-    if plan is None:
-        plan = _stored_or_planned(graph, target, plan_cache.key_of(target, parts))
-        _keep(key, plan)
-    else:
+    if plan is not None:
         _plans.move_to_end(key)
-    return plan.follow([form.values] * len(plan.steps), graph.everything)
-
-
-def _stored_or_planned(graph: Graph, target: Target, key: str | None) -> ExecutionPlan:
-    """The plan that an earlier process stored under the key, or else a new one."""
-    plan = None if key is None else plan_cache.load(key)
-    if plan is None:
-        plan, _ = _plan(graph, target)
-        if key is not None:
-            plan_cache.store(key, plan)
-    return plan
+    else:
+        stored = plan_cache.key_of(target, form.described)
+        plan = None if stored is None else plan_cache.load(stored)
+        if plan is None:
+            plan, _ = _plan(graph, target)
+            if stored is not None:
+                plan_cache.store(stored, plan)
+        _keep(key, plan)
+    return plan.bind([form.values] * len(plan.steps), graph.everything)
 
 
 @cache

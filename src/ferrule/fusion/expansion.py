@@ -6,7 +6,7 @@ reduce. Only what was never planned before is written out.
 
 from __future__ import annotations
 
-from ferrule.fusion.dynamic.offsets import StandIn, replaced
+from ferrule.fusion.dynamic.stand_in import StandIn, replaced
 from ferrule.fusion.dynamic.templates import Template
 from ferrule.fusion.graph import Graph
 from ferrule.fusion.long_reduces import is_long, rebuilt

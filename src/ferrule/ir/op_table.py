@@ -632,6 +632,7 @@ OPS: Final[dict[Op, Facts]] = {
 FORMS: Final[dict[Op, Form]] = {
     **{op: row.form for op, row in REDUCTIONS.items()},
     **{op: row.form for op, row in MOVEMENTS.items()},
+    LoadOps.ASSIGN: movement.REGION,
 }
 """The forms of the arguments."""
 WHOLE_MOVEMENTS: Final = frozenset([op for op, row in MOVEMENTS.items() if row.whole])

@@ -1,28 +1,19 @@
-"""Execution plans that serve every graph of the same form.
-
-The form of a graph is its nodes in order, with sources and memory named by numbers. It holds all
-that the scheduler looks at: which nodes share memory, which were requested, which something outside
-needs, and whose memory was handed out. A plan is a schedule that names nodes by numbers, too.
-"""
+"""Execution plans: schedules that name nodes by numbers, and so serve all graphs with one key."""
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
-from typing import Any, Final, TypeAlias, final
+from typing import Final, final
 
 from ferrule.base.records import dataclass
-from ferrule.fusion.graph import Graph
-from ferrule.fusion.plans.graph_key import Part, is_known, parts_of
+from ferrule.fusion.plans.plan_key import Values
 from ferrule.ir.buffer import Buffer, readable_bytes
 from ferrule.ir.dtype import DType, dtypes
-from ferrule.ir.expr import Expr, Variable, as_expr, sint, unbind
+from ferrule.ir.expr import Expr, Variable, as_expr, sint
 from ferrule.ir.lazy import LazyBuffer
 from ferrule.ir.lazyop import BufferOps, LazyOp, LoadOps, ScheduleItem
-from ferrule.ir.shape.view import View
-
-Values: TypeAlias = dict[Variable, int]
 
 _NO_LENGTHS: Final[Mapping[Expr, int]] = {}
 
@@ -127,13 +118,13 @@ class ExecutionPlan:
     results: tuple[tuple[int, int], ...]
     """Pairs of a node's number and the number of the place that has its value afterwards."""
 
-    def follow(
+    def bind(
         self,
         values: Sequence[Mapping[Variable, int]],
         nodes: list[LazyBuffer],
         lengths: Mapping[Expr, int] = _NO_LENGTHS,
     ) -> Schedule:
-        """The schedule for `nodes`, which have the form that the plan was made for.
+        """The schedule for `nodes`, which have the key that the plan was made for.
 
         `values` holds the values of each step's variables, `lengths` those of variables in the
         sizes of places. Raises `MemoryError` with a note that names the largest values.
@@ -241,49 +232,3 @@ def kernels_by_device(steps: Iterable[tuple[str, LazyOp]]) -> dict[str, list[Laz
         if not isinstance(ast.op, LoadOps):
             found.setdefault(device, []).append(ast)
     return found
-
-
-# *** the form of a graph ***
-
-
-@final
-class Form:
-    """The form of a graph: `key` is equal for graphs that one plan serves.
-
-    `key` is None for graphs with a user's runner, or with two values of one variable. `values` has
-    the values of variables. `parts` are the nodes' parts of the key, if they are known.
-    """
-
-    def __init__(self, graph: Graph, parts: Sequence[Part] | None = None) -> None:
-        self.values: Values = {}
-        self.key: tuple[Hashable, ...] | None = None
-        self._consistent = all([is_known(node) for node in graph.everything])
-        if parts is None:
-            parts, _ = parts_of(graph.everything, graph.parts)
-        key = [self._free(part) for part in parts] if graph.symbolic else list(parts)
-        numbers = {node: number for number, node in enumerate(graph.everything)}
-        # Who needs a constant makes no difference: that gets no memory.
-        held = [node for node in graph.external if node.op is not LoadOps.CONST]
-        waiting = [node for node in held if node.realized is None]
-        for what, nodes in (
-            ("requested", graph.requested),
-            ("needed", waiting),
-            ("moved out", graph.moved_out),
-        ):
-            key.append((what, *sorted([numbers[node] for node in nodes])))
-        if self._consistent:
-            self.key = tuple(key)
-
-    def _free(self, arg: Any) -> Any:
-        """The argument with variables for bound values, which go to `values`."""
-        if isinstance(arg, tuple):
-            return tuple([self._free(part) for part in arg])
-        if isinstance(arg, View):
-            return self._free((arg.shape, arg.strides, arg.offset, arg.mask))
-        if not isinstance(arg, Expr):
-            return arg
-        free, values = unbind(arg)
-        for variable, value in values.items():
-            if self.values.setdefault(variable, value) != value:
-                self._consistent = False
-        return free

@@ -10,6 +10,7 @@ from ferrule.device.runner import is_divisible
 from ferrule.fusion.graph import Graph, graph_of, nodes_to_compute, toposort
 from ferrule.ir.buffer import BufferUseError
 from ferrule.ir.dtype import exact
+from ferrule.ir.expr import Expr
 from ferrule.ir.lazy import LazyBuffer
 from ferrule.ir.lazyop import LoadOps
 from ferrule.ir.node import GONE, needed_outside
@@ -23,21 +24,29 @@ def is_known(node: LazyBuffer) -> bool:
     return not is_run or getattr(node.arg, "is_pure", False)
 
 
+def is_constant(node: LazyBuffer) -> bool:
+    """True for a node with one value everywhere that is a literal, rather than a variable."""
+    value = node.base_const()
+    return value is not None and not isinstance(value, Expr)
+
+
 def parts_of(
     nodes: Sequence[LazyBuffer], anywhere: Set[LazyBuffer] = frozenset()
-) -> tuple[list[Part], dict[LazyBuffer, int]]:
-    """The part of the key for each node, and the number of each node.
+) -> tuple[list[Part], list[Hashable], dict[LazyBuffer, int]]:
+    """The part of the key for each node, the bits of the constants, and each node's number.
 
-    A part holds all that planning looks at of a node. Nodes come after their sources, which parts
-    name by number. The parts of the nodes `anywhere` leave out their offset in memory.
+    A part holds all that planning looks at of a node, but for the value of a constant. Nodes come
+    after their sources, which parts name by number. The parts of the nodes `anywhere` leave out
+    their offset in memory.
     """
     parts: list[Part] = []
+    constants: list[Hashable] = []
     note = parts.append
     numbers: dict[LazyBuffer, int] = {}
     number_of = numbers.__getitem__
     things: dict[int, int] = {}  # memory and owners, in the order of the walk
     is_watched = this_thread.state.watched_since is not None
-    custom = LoadOps.CUSTOM
+    custom, constant = LoadOps.CUSTOM, LoadOps.CONST
     for place, node in enumerate(nodes):
         numbers[node] = place
         token, srcs, buffer = node.owner, node.srcs, node.realized
@@ -69,8 +78,13 @@ def parts_of(
                     f"{node} was in memory that has been written over since, and nothing held what "
                     "it contained; a tensor does, or a ferrule.ir.lazy.Handle(node)"
                 )
-            note((node.op, arg, exact(arg), node.shape, node.dtype, node.device, owner))
-    return parts, numbers
+            kind = node.op
+            if kind is constant and not isinstance(arg, Expr):
+                constants.append(exact(arg))
+                note((kind, node.shape, node.dtype, node.device, owner))
+            else:
+                note((kind, node.shape, arg, node.dtype, node.device, owner))
+    return parts, constants, numbers
 
 
 def _note_others(nodes: Sequence[LazyBuffer]) -> None:
@@ -86,8 +100,8 @@ def _note_others(nodes: Sequence[LazyBuffer]) -> None:
 class KeyedGraph:
     """The nodes to compute with their key, made before anything else is known of the graph.
 
-    `key` holds all that planning looks at. A second graph with an equal key needs neither analysis
-    nor a plan.
+    `key` and `constants` hold all that planning looks at. A second graph for which both are equal
+    needs neither analysis nor a plan.
     """
 
     def __init__(self, roots: Iterable[LazyBuffer]) -> None:
@@ -95,9 +109,10 @@ class KeyedGraph:
         self.nodes = toposort(self.requested, everything=True)
         if this_thread.state.kept is not None:
             _note_others(self.nodes)
-        self.parts, numbers = parts_of(self.nodes)
-        asked = tuple([numbers[node] for node in self.requested])
-        self.outside = needed_outside(numbers)
+        self.parts, constants, self.numbers = parts_of(self.nodes)
+        self.constants = tuple(constants)
+        asked = tuple([self.numbers[node] for node in self.requested])
+        self.outside = needed_outside(self.numbers)
         self.key: tuple[Hashable, ...] = (*self.parts, asked, tuple(self.outside))
 
     def graph(self) -> Graph:

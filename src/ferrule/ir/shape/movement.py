@@ -14,6 +14,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Final, TypeAlias, final
 
 from ferrule.ir.expr import TRUE, Expr, all_of, as_expr, as_int, const, less, sint
+from ferrule.ir.shape.layout import storage_size
 from ferrule.ir.shape.view import Shape, ShapeError, View, prod_sint, same
 
 Index = tuple[Expr, ...]
@@ -340,8 +341,8 @@ class Form:
         """The part of an argument that is neither sizes nor offsets."""
         return None
 
-    def greatest_offset(self, arg: Any, axis: int, source: Shape) -> Any:
-        """The greatest offset along an axis that the sizes leave room for."""
+    def offset_bounds(self, arg: Any, axis: int, source: Shape) -> tuple[Any, Any]:
+        """The least and the greatest offset along an axis that the sizes leave room for."""
         raise NotImplementedError(f"{type(self).__name__} has no offsets")
 
     def batched(self, arg: Any, source: Shape, size: sint) -> Any:
@@ -395,10 +396,9 @@ class Margins(Form):
         before = [next(offsets) for _ in arg]
         return tuple([(first, as_int(next(sizes) - first)) for first in before])
 
-    def greatest_offset(self, arg: Any, axis: int, source: Shape) -> Any:
-        """All elements that are added to the axis."""
-        before, after = arg[axis]
-        return before + after
+    def offset_bounds(self, arg: Any, axis: int, source: Shape) -> tuple[Any, Any]:
+        """0, and the number of elements that are added to the axis."""
+        return 0, sum(arg[axis])
 
     def batched(self, arg: Any, source: Shape, size: sint) -> Any:
         """The margins, with none along the first axis."""
@@ -422,10 +422,10 @@ class Parts(Form):
         starts = [next(offsets) for _ in arg]
         return tuple([(start, as_int(start + next(sizes))) for start in starts])
 
-    def greatest_offset(self, arg: Any, axis: int, source: Shape) -> Any:
-        """The number of elements of the axis outside the part."""
+    def offset_bounds(self, arg: Any, axis: int, source: Shape) -> tuple[Any, Any]:
+        """0, and the number of elements of the axis outside the part."""
         start, stop = arg[axis]
-        return source[axis] - (stop - start)
+        return 0, source[axis] - (stop - start)
 
     def batched(self, arg: Any, source: Shape, size: sint) -> Any:
         """The parts, with the whole first axis in front."""
@@ -482,6 +482,34 @@ class Axis(Form):
         return arg + 1
 
 
+@final
+class Region(Form):
+    """The form of the view of memory that is written to; None for all of it.
+
+    Strides count as sizes, since they are multiples of those.
+    """
+
+    def sizes(self, arg: Any) -> Sequence[Any]:
+        """The sizes of the view, and its strides."""
+        return () if arg is None else (*arg.shape, *arg.strides)
+
+    def offsets(self, arg: Any) -> Sequence[Any]:
+        """The view's offset in memory."""
+        return () if arg is None else (arg.offset,)
+
+    def replaced(self, arg: Any, sizes: Iterator[sint], offsets: Iterator[sint]) -> Any:
+        """A view of the next sizes, strides and offset."""
+        if arg is None:
+            return None
+        shape = tuple([next(sizes) for _ in arg.shape])
+        return View(shape, tuple([next(sizes) for _ in arg.strides]), next(offsets))
+
+    def offset_bounds(self, arg: Any, axis: int, source: Shape) -> tuple[Any, Any]:
+        """The bounds between which all elements of the view are inside the memory."""
+        start, stop = arg.reach or (arg.offset, arg.offset)
+        return arg.offset - start, storage_size(source) - (stop - arg.offset)
+
+
 NO_INTEGERS: Final = Form()
 NEW_SHAPE: Final = NewShape()
 AXES: Final = Axes()
@@ -491,3 +519,4 @@ MULTIPLIERS: Final = Multipliers()
 STRIDED: Final = Strided()
 AXIS_AND_SIZE: Final = AxisAndSize()
 AXIS: Final = Axis()
+REGION: Final = Region()
