@@ -397,7 +397,7 @@ class Keeps:
     copy: Tensor | None = None
 
 
-def test_a_copy_that_the_captured_call_put_out_of_reach_is_watched() -> None:
+def test_a_copy_that_a_call_put_out_of_reach_stays_a_copy() -> None:
     weight, keeps = Tensor(rows(2, 3)).realize(), Keeps()
     hidden = itertools.repeat(keeps)
 
@@ -413,7 +413,7 @@ def test_a_copy_that_the_captured_call_put_out_of_reach_is_watched() -> None:
     keeps.copy = None
     for i in range(6):
         np.testing.assert_equal(f(x).numpy(), rows(2, 3) + 1)
-        assert f.jit_cache
+        assert not f.jit_cache  # what an iterator from outside gives is anybody's guess
         if i == 2:
             weight.assign(weight * 3)
 

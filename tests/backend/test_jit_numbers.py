@@ -1,7 +1,6 @@
 """Numbers that a captured function finds by itself: replays are those of the present ones."""
 
 import functools
-import sys
 import types
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -16,12 +15,6 @@ from ferrule.jit import TinyJit
 from ferrule.tensor import Tensor
 
 pytestmark = pytest.mark.usefixtures("device")
-
-OPCODES = pytest.mark.xfail(
-    sys.version_info >= (3, 14),
-    reason="what a function only counts is known from its opcodes, which are others since 3.14",
-    strict=True,
-)
 
 rate = 1.0
 flag = True
@@ -291,7 +284,6 @@ def test_attributes() -> None:
     )
 
 
-@OPCODES
 def test_numbers_that_the_function_does_not_read_may_change() -> None:
     model = Model()
     runs: list[int] = []
@@ -311,7 +303,6 @@ def test_numbers_that_the_function_does_not_read_may_change() -> None:
     assert len(runs) == 2
 
 
-@OPCODES
 def test_a_function_that_counts_its_calls_is_captured() -> None:
     runs = 0
     items, by_name = [0], {"runs": 0}

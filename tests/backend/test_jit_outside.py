@@ -6,7 +6,7 @@ import math
 import sys
 import types
 import weakref
-from collections import OrderedDict, deque
+from collections import deque
 from collections.abc import Callable, Iterator
 from contextvars import ContextVar
 from dataclasses import dataclass
@@ -14,32 +14,13 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
+from tests.replays import Capture, replayed_like_plain, results, tensor
 
 from ferrule.base.config import Context
 from ferrule.dtype import dtypes
-from ferrule.jit import TinyJit
 from ferrule.tensor import Tensor
 
-Call = Callable[..., Any]
-Capture = Callable[[Call], Call]
-
 scale = 2.0
-kept: list[Tensor] = []
-"""Tensors that are still there when the function has others: so their memory is."""
-
-
-def tensor(*values: float) -> Tensor:
-    found = Tensor(np.array(values, np.float32)).realize()
-    kept.append(found)
-    return found
-
-
-def results(f: Call, changes: dict[int, Callable[[], object]], calls: int = 12) -> Iterator[Any]:
-    """What calls give; before some of them something happens."""
-    for number in range(calls):
-        if number in changes:
-            changes[number]()
-        yield f(tensor(number, 1)).tolist()
 
 
 # *** containers ***
@@ -594,114 +575,5 @@ _ALWAYS_PLAIN = {a_deque_that_the_function_adds_to}
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.__name__)
 def test_replays_see_what_plain_calls_see(case: Callable[[Capture], Iterator[Any]]) -> None:
-    captured: list[TinyJit[Any]] = []
-
-    def capture(function: Call) -> Call:
-        captured.append(TinyJit(function))
-        return captured[-1]
-
-    with Context(FERRULE_DEVICE="NUMPY"), np.errstate(divide="ignore"):
-        plain = list(case(lambda function: function))
-        assert repr(list(case(capture))) == repr(plain)
+    captured = replayed_like_plain(case)
     assert case in _ALWAYS_PLAIN or all(jit.jit_cache for jit in captured)
-    kept.clear()
-
-
-def test_a_method_that_a_dict_of_another_kind_has_is_read_each_time() -> None:
-    f = TinyJit(lambda found: found["a"] * 2)
-    for number in range(5):
-        assert f(OrderedDict(a=tensor(number))).tolist() == [number * 2]
-    assert f.jit_cache
-
-
-def test_arguments_are_put_back_where_a_call_raises_that_is_captured() -> None:
-    weight, data = tensor(1), tensor(1, 2, 3, 4)
-    settings: Any = Settings()
-    settings.raises = False
-
-    @TinyJit
-    def f(x: Tensor) -> Tensor:
-        settings.last = x
-        if settings.raises:
-            raise ValueError("on purpose")
-        return x * 2 + weight
-
-    def fail(x: Tensor) -> None:
-        settings.raises = True
-        with pytest.raises(ValueError, match="on purpose"):
-            f(x)
-        settings.raises = False
-
-    f(weight)
-    fail(weight)  # there is another tensor in its memory that the function finds
-    assert settings.last is weight
-    for first in range(3):
-        f(data[first : first + 1])
-    fail(data[1:2])  # of which a copy is given
-    data.assign(data * 10)
-    assert settings.last.tolist() == [20]
-    assert f(data[1:2]).tolist() == [41]
-
-
-@pytest.mark.parametrize("of", [lambda x: x.flip(0), lambda x: x.T, lambda x: x[:1].expand(3, 3)])
-@pytest.mark.parametrize("is_kept", [False, True])
-def test_a_copy_of_a_view_is_read_and_then_written_to(
-    of: Callable[[Tensor], Tensor], is_kept: bool
-) -> None:
-    """It gets memory of its own when it is written to, if it has none before."""
-    data = np.arange(9.0).reshape(3, 3)
-    state = {"x": Tensor(data).realize()}
-    before = state["x"] if is_kept else None
-
-    @TinyJit
-    def f() -> Tensor:
-        return state["x"][1:] + 1
-
-    f()
-    state["x"] = of(state["x"]).clone()
-    expected = of(Tensor(data)).numpy()
-    for value in range(4):
-        np.testing.assert_array_equal(f().numpy(), expected[1:] + 1)
-        state["x"][:, 1:2].fill_(value)
-        expected[:, 1] = value
-    if before is not None:
-        np.testing.assert_array_equal(before.numpy(), data)
-
-
-def _nothing(x: Tensor) -> None:
-    pass
-
-
-def _realize(x: Tensor) -> None:
-    x.realize()
-
-
-VIEWS: dict[str, Call] = {
-    "a view of what is lazy": lambda x: (-x).T,
-    "a part of what is lazy": lambda x: (-x)[1:, ::2],
-    "a view of a constant": lambda x: Tensor.ones(3, 4).T,
-    "a copy of a view": lambda x: x.T.clone(),
-    "a copy of what is repeated": lambda x: (-x)[:1].expand(3, 4).clone(),
-}
-
-
-@pytest.mark.parametrize("name", VIEWS)
-@pytest.mark.parametrize("first", [_nothing, _realize])
-@pytest.mark.parametrize("calls", [0, 1])
-def test_what_has_no_memory_yet_is_read_and_then_written_to(
-    name: str, first: Call, calls: int
-) -> None:
-    state = {"x": Tensor.ones(2, 2).contiguous().realize()}
-
-    @TinyJit
-    def f() -> Tensor:
-        return state["x"] * 2 + 1
-
-    for _ in range(calls):
-        f()
-    state["x"] = VIEWS[name](Tensor(np.arange(12.0).reshape(3, 4)).realize())
-    first(state["x"])
-    for value in range(4):
-        np.testing.assert_array_equal(f().numpy(), state["x"].numpy() * 2 + 1)
-        state["x"][:, 1:2] = value
-    np.testing.assert_array_equal(f().numpy(), state["x"].numpy() * 2 + 1)

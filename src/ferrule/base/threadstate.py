@@ -25,6 +25,7 @@ class ThreadState:
     """
 
     __slots__ = (
+        "constants",
         "differentiated",
         "evaluated",
         "failures",
@@ -35,6 +36,7 @@ class ThreadState:
         "passed",
         "read_guard",
         "recording",
+        "seeing",
         "taken",
         "training",
         "transforming",
@@ -44,6 +46,9 @@ class ThreadState:
     )
 
     def __init__(self) -> None:
+        self.constants: Any = None
+        """The list to which each schedule adds the constants of its graph; see
+        `jit/executed.py`."""
         self.nodes = Table()
         """The live nodes that it made, by their keys; see `ir/node.py`."""
         self.passed: set[Any] = set()
@@ -65,6 +70,8 @@ class ThreadState:
         """In a capture: memory made in it has serial numbers above this; see `device/runner.py`."""
         self.recording = True
         """True if the tape records; see `autograd/recording.py`."""
+        self.seeing: Any = None
+        """The profile function of a capture, or of a call before one; see `jit/executed.py`."""
         self.training: bool | None = None
         """True if layers behave as in training; None if the mode was never set (evaluation)."""
         self.modes: list[bool | None] = []

@@ -83,6 +83,9 @@ def make_schedule(nodes: Sequence[LazyBuffer]) -> Schedule:
     keyed = KeyedGraph(nodes)
     if not keyed.requested:
         return ExecutionPlan((), (), (), ()).bind((), [])
+    noted = this_thread.state.constants
+    if noted is not None:
+        noted += keyed.constants
     return _schedule_of_known(keyed) or _schedule_of_new(keyed)
 
 

@@ -13,6 +13,7 @@ from threading import RLock
 from typing import Any, Generic, TypeVar, final
 from weakref import WeakSet
 
+from ferrule.base.callbacks import call_back
 from ferrule.base.calls import explains
 from ferrule.base.config import config
 from ferrule.base.containers import leaves
@@ -34,6 +35,7 @@ from ferrule.ir.expr import Variable
 from ferrule.jit.before import compute_lazy
 from ferrule.jit.containers import held_in
 from ferrule.jit.exclusion import alone, anyone_runs, wait_for_others
+from ferrule.jit.executed import Executed, watching
 from ferrule.jit.fast_path import Recent
 from ferrule.jit.found import FoundInputs
 from ferrule.jit.hooks import code_of
@@ -136,6 +138,8 @@ class TinyJit(Generic[ReturnType]):
         """The numbers of the arguments to copy: views whose offset changes between calls."""
         self._parts: dict[tuple[Any, ...], dict[int, Chain]] = {}
         """The last position of each view, for signatures without positions."""
+        self._executed = Executed()
+        """The code that its calls ran."""
         self._refusals = 0
         """The number of captures in a row that gave no replay, or one that was never used."""
         self._seen: OrderedDict[tuple[Any, ...], int] = OrderedDict()
@@ -151,7 +155,7 @@ class TinyJit(Generic[ReturnType]):
         if is_capturing() or this_thread.state.transforming or not config().JIT:
             # Inside another capture, the kernels of this function become part of that one. A
             # transformation has to see every operation of the function.
-            result = function(*args, **kwargs)
+            result = call_back(function, *args, **kwargs)
         elif self.cnt == 0:
             result = self._run(function, args, kwargs)
         else:
@@ -173,7 +177,9 @@ class TinyJit(Generic[ReturnType]):
                 compute_lazy(reached)  # so the captured call has the same graph, already planned
                 cells = [tensor._cell for tensor in reached]
                 before = list(map(_version, cells))
-            result = function(*args, **kwargs)
+            with watching(self._executed) as watch:
+                result = function(*args, **kwargs)
+                watch.note_lazy(tensors_in([result]))
             changed = list(map(operator.ne, map(_version, cells), before))
         if any(changed):
             self._writes = True
@@ -333,7 +339,9 @@ class TinyJit(Generic[ReturnType]):
         result: ReturnType
         known = self._outside.get(arguments.key)
         found = FoundInputs() if known is None else known[1]
-        result, replay = capture_call(function, args, kwargs, arguments, self._writes, found)
+        result, replay = capture_call(
+            function, args, kwargs, arguments, self._writes, found, self._executed
+        )
         if isinstance(replay, NotReplayable):
             self._refusals += 1
             self._note(f"not captured: {replay}")

@@ -14,6 +14,7 @@ from ferrule.engine.realize import realize
 from ferrule.ir.buffer import Buffer
 from ferrule.ir.dtype import dtypes
 from ferrule.ir.lazy import LazyBuffer
+from ferrule.jit.executed import Executed
 from ferrule.jit.found import FoundBefore, FoundInputs
 from ferrule.jit.guards import Watch
 from ferrule.jit.hooks import code_of
@@ -37,13 +38,14 @@ class Before:
         function: Callable[..., Any],
         writes: bool,
         found: FoundInputs,
+        executed: Executed,
     ) -> None:
         self.arguments = arguments
         self.stand_ins = stand_ins(arguments)
         self._gradients = [tensor.grad for tensor in arguments.tensors]
         self.roots = [*code_of(function), *arguments.objects]
         self.reach = Reach(self.roots)
-        self.numbers = Numbers(self.roots)
+        self.numbers = Numbers(self.roots, executed)
         """The Python values that the function can read besides tensors."""
         tensors = self.reach.tensors()
         # Lazy tensors would be fused into the function's kernels, and could not be separated.

@@ -228,7 +228,7 @@ class Recent:
         replay: Replay, arguments: Arguments, args: Sequence[Any], kwargs: Mapping[str, Any]
     ) -> Recent | None:
         """The fast path for calls like this one; None if an argument has no matcher."""
-        values = (*args, *[kwargs[name] for name in sorted(kwargs)])
+        values = (*args, *kwargs.values())
         fills_given = replay.fills and any(isinstance(v, list | tuple | dict) for v in values)
         if arguments.parts or fills_given:
             return None
@@ -247,7 +247,7 @@ class Recent:
         if kwargs or self._names:
             if list(kwargs) != self._names:
                 return None
-            values = (*args, *[kwargs[name] for name in sorted(kwargs)])
+            values = (*args, *kwargs.values())
         if len(values) != len(self._accepts):
             return None
         noted: _Noted = [], [], {}, []

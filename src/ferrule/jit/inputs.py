@@ -31,8 +31,8 @@ from ferrule.ir.lazyop import MovementOps, apply_movements
 from ferrule.ir.shape.view import View
 from ferrule.ir.storage import Storage
 from ferrule.jit.hooks import hooks_of
-from ferrule.jit.numbers import form, is_plain
-from ferrule.jit.places import attributes
+from ferrule.jit.numbers import form
+from ferrule.jit.places import attributes, is_plain
 from ferrule.tensor import Tensor
 from ferrule.tensor.cell import StorageRef
 
@@ -124,7 +124,7 @@ def read_arguments(
     parts: list[Any] = [*settings()]
     for value in args:
         _add(value, arguments, parts)
-    for name in sorted(kwargs):
+    for name in kwargs:  # a function with **kwargs sees their order
         parts.append(name)
         _add(kwargs[name], arguments, parts)
     _add_aliases(arguments, parts)

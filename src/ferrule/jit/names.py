@@ -1,13 +1,19 @@
-"""Names that a function loads, read from its bytecode: they bound what it can read from outside."""
+"""Names that a function loads, read from its source: they bound what it can read from outside.
+
+Where there is no source, as of code that was typed or made by `exec`, all names of the code count
+as read.
+"""
 
 from __future__ import annotations
 
-import dis
+import ast
 import functools
-import sys
+import linecache
 import types
-from collections.abc import Callable, Sequence
-from typing import Any, final
+from collections.abc import Iterator
+from itertools import chain
+from string import Formatter
+from typing import Final, TypeAlias, final
 
 from ferrule.base.records import dataclass
 
@@ -17,9 +23,7 @@ _BY_TEXT = frozenset({"getattr", "hasattr", "attrgetter"})
 """Functions that look up an attribute by a string."""
 _OF_ALL = frozenset({"vars", "globals", "__dict__"})
 """Names that give code access to attributes that it does not name."""
-_METHOD_FLAG = 1 if sys.version_info >= (3, 12) else 0
-_SCOPES = ("GLOBAL", "GLOBALS", "NAME", "DEREF")
-_STORES = frozenset({"STORE_ATTR", "STORE_GLOBAL", "STORE_DEREF", "STORE_NAME"})
+_Function: TypeAlias = ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda
 
 
 @final
@@ -59,39 +63,24 @@ class Names:
         )
 
 
-NO_NAMES = Names(frozenset(), frozenset(), frozenset())
+NO_NAMES: Final = Names(frozenset(), frozenset(), frozenset())
 
 
 @functools.lru_cache(maxsize=4096)
 def names_of(code: types.CodeType) -> tuple[Names, Names]:
-    """The variables and the attributes that code loads, including the functions defined in it."""
-    instructions = [step for step in dis.get_instructions(code) if step.opname != "CACHE"]
-    variables = _found(instructions, _is_variable)
-    attributes = _found(instructions, _is_attribute)
-    stored = frozenset(step.argval for step in instructions if step.opname in _STORES)
-    texts = _texts(instructions)
-    loaded = variables.everything() | attributes.everything()
-    # A class pattern reads the attributes that the class names in `__match_args__`.
-    matches = any(step.opname == "MATCH_CLASS" for step in instructions)
-    unknown = None in texts or matches or not loaded.isdisjoint(_OF_ALL)
-    asked = frozenset(text for text in texts if text is not None)
-    attributes |= Names(asked, frozenset(), frozenset(), stored, unknown, asked)
-    for inner in code.co_consts:
-        if isinstance(inner, types.CodeType):
-            more_variables, more_attributes = names_of(inner)
-            variables, attributes = variables | more_variables, attributes | more_attributes
-    return variables, attributes
+    """The variables and the attributes that code loads, including the functions defined in it.
 
-
-@functools.lru_cache(maxsize=4096)
-def names_of_parameters(code: types.CodeType) -> Names:
-    """The parameters that code loads, including the functions defined in it."""
-    instructions = [step for step in dis.get_instructions(code) if step.opname != "CACHE"]
-    single = [step for step in instructions if not isinstance(step.argval, tuple)]
-    several = [step.argval for step in instructions if isinstance(step.argval, tuple)]
-    # One instruction may load several variables; all of them count as read.
-    read = frozenset(name for names in several for name in names if isinstance(name, str))
-    return _found(single, _is_local) | names_of(code)[0] | Names(read, frozenset(), frozenset())
+    Its own parameters are among the variables.
+    """
+    sources = _sources_of(code)
+    if sources is None:
+        every = frozenset(_every_name(code))
+        known = Names(every, frozenset(), frozenset(), every, not every.isdisjoint(_OF_ALL))
+        return known, known
+    loads = _Loads()
+    for source in sources:
+        loads.visit_whole(source)
+    return loads.variables.names(), loads.attributes.names()
 
 
 @functools.lru_cache(maxsize=4096)
@@ -100,126 +89,169 @@ def imports_of(code: types.CodeType) -> tuple[tuple[int, str], ...]:
 
     Level 0 is an absolute import, 1 is relative to the package of the code, and so on outwards.
     """
+    sources = _sources_of(code)
+    if sources is None:  # any name may be a module's
+        named = [name for name in _every_name(code) if name.replace(".", "").isidentifier()]
+        return tuple([(level, name) for name in ["", *named] for level in (0, 1)])
     found: list[tuple[int, str]] = []
-    constants: list[Any] = []
-    for step in dis.get_instructions(code):
-        if step.opname in _CONSTANTS:
-            constants.append(step.argval)
-        elif step.opname == "IMPORT_NAME":
-            found.append((constants[-2], step.argval))
-    inner = [part for part in code.co_consts if isinstance(part, types.CodeType)]
-    return (*found, *[one for part in inner for one in imports_of(part)])
+    for node in chain.from_iterable(map(ast.walk, sources)):
+        if isinstance(node, ast.Import):
+            found += [(0, alias.name) for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            found.append((node.level, node.module or ""))
+    return tuple(found)
 
 
-def _found(
-    instructions: Sequence[dis.Instruction], is_load: Callable[[dis.Instruction], bool]
-) -> Names:
-    read: set[str] = set()
-    called: set[str] = set()
-    added_to: set[str] = set()
-    for number, step in enumerate(instructions):
-        after = instructions[number + 1 : number + 5]
-        if not is_load(step):
-            continue
-        if _is_method(step):
-            called.add(step.argval)
-        elif _is_addition(instructions[number + 1 : number + 11]):
-            added_to.add(step.argval)
-        elif not _is_count(step.argval, after):
-            read.add(step.argval)
-    return Names(frozenset(read), frozenset(called), frozenset(added_to))
+def _every_name(code: types.CodeType) -> Iterator[str]:
+    yield from (*code.co_names, *code.co_freevars, *code.co_cellvars, *code.co_varnames)
+    for constant in code.co_consts:
+        if isinstance(constant, types.CodeType):
+            yield from _every_name(constant)
+        elif isinstance(constant, str) and constant.isidentifier():
+            yield constant
 
 
-def _texts(instructions: Sequence[dis.Instruction]) -> set[str | None]:
-    """The names that `getattr` and the like look up; None among them means: not a constant."""
-    found: set[str | None] = set()
-    for number, step in enumerate(instructions):
-        if (_is_variable(step) or _is_attribute(step)) and step.argval in _BY_TEXT:
-            found.add(_text(instructions[number + 1 :]))
+# *** the source of code ***
+
+
+def _sources_of(code: types.CodeType) -> list[_Function] | None:
+    """The functions in the source that code may be; None if there is none.
+
+    Several lambdas may begin in one line.
+    """
+    lines = linecache.getlines(code.co_filename)
+    by_line = _functions_in("".join(lines)) if lines else {}
+    found = by_line.get((code.co_firstlineno, code.co_name))
+    return found or None
+
+
+@functools.lru_cache(maxsize=64)
+def _functions_in(text: str) -> dict[tuple[int, str], list[_Function]]:
+    """The functions in a text by their first line, decorators included, and their names."""
+    try:
+        tree = ast.parse(text)
+    except (SyntaxError, ValueError):
+        return {}
+    found: dict[tuple[int, str], list[_Function]] = {}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Lambda):
+            found.setdefault((node.lineno, "<lambda>"), []).append(node)
+        elif isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            first = min([node.lineno, *[part.lineno for part in node.decorator_list]])
+            found.setdefault((first, node.name), []).append(node)
     return found
 
 
-def _text(after: Sequence[dis.Instruction]) -> str | None:
-    """The constant string that `getattr` or the like is called with; None if there is none.
+@final
+class _Uses:
+    """The names of one kind, as they are found."""
 
-    `after` are the instructions after the load of the function. The string is only found if it is
-    a constant right after a name.
-    """
-    place = next((n for n, step in enumerate(after) if not _is_part_of_name(step)), len(after))
-    end = next((n for n in range(place, len(after)) if "CALL" in after[n].opname), None)
-    if end is None or after[place].opname != "LOAD_CONST":
-        return None
-    text, others = after[place].argval, after[place + 1 : end]
-    are_loaded = all(step.opname in _CONSTANTS or _is_part_of_name(step) for step in others)
-    # The default for a missing attribute is one more argument of the call. The pieces of a string
-    # that is put together are no arguments, so the count below does not fit then.
-    values = [step for step in others if not _is_attribute(step)]
-    is_text = isinstance(text, str) and are_loaded
-    first = 1 if place == 0 else 2
-    return text if is_text and after[end].arg == first + len(values) else None
+    def __init__(self) -> None:
+        self.read: set[str] = set()
+        self.called: set[str] = set()
+        self.added_to: set[str] = set()
+        self.stored: set[str] = set()
+        self.asked: set[str] = set()
+        self.unknown = False
 
-
-def _is_part_of_name(step: dis.Instruction) -> bool:
-    return step.opname == "PUSH_NULL" or (
-        step.opname.startswith("LOAD_") and step.opname not in _CONSTANTS
-    )
+    def names(self) -> Names:
+        return Names(
+            frozenset(self.read),
+            frozenset(self.called),
+            frozenset(self.added_to),
+            frozenset(self.stored),
+            self.unknown,
+            frozenset(self.asked),
+        )
 
 
-def _is_variable(step: dis.Instruction) -> bool:
-    return step.opname.startswith("LOAD_") and step.opname.endswith(_SCOPES)
+@final
+class _Loads(ast.NodeVisitor):
+    """The variables and the attributes that a function loads."""
 
+    def __init__(self) -> None:
+        self.variables = _Uses()
+        self.attributes = _Uses()
 
-def _is_local(step: dis.Instruction) -> bool:
-    return step.opname.startswith("LOAD_FAST")
+    def visit_whole(self, function: _Function) -> None:
+        """Visit the body of a function; its defaults and decorators ran when it was defined."""
+        body = function.body
+        for part in body if isinstance(body, list) else [body]:
+            self.visit(part)
 
+    def visit_Name(self, node: ast.Name) -> None:
+        self._use(node, "read" if isinstance(node.ctx, ast.Load) else "stored")
 
-def _is_attribute(step: dis.Instruction) -> bool:
-    if step.opname == "IMPORT_FROM":
-        return True
-    return step.opname.startswith("LOAD_") and ("ATTR" in step.opname or _is_method(step))
+    def visit_Attribute(self, node: ast.Attribute) -> None:
+        self._use(node, "read" if isinstance(node.ctx, ast.Load) else "stored")
+        self.visit(node.value)
 
+    def visit_Call(self, node: ast.Call) -> None:
+        function = node.func
+        if isinstance(function, ast.Attribute):
+            self._use(function, "called")
+            self._visit_container(function.value, function.attr in _ADDING)
+            if function.attr == "format":
+                self._look_into_format(function.value)
+        else:
+            self.visit(function)
+        name = getattr(function, "attr", getattr(function, "id", None))
+        if name in _BY_TEXT:
+            self._look_up(node)
+        for part in (*node.args, *node.keywords):
+            self.visit(part)
 
-def _is_method(step: dis.Instruction) -> bool:
-    if step.opname == "LOAD_ATTR":
-        return bool((step.arg or 0) & _METHOD_FLAG)
-    return step.opname == "LOAD_METHOD"
+    def _look_into_format(self, text: ast.expr) -> None:
+        """Note the attributes in a text such as "{0.rate}"; a computed text may have any."""
+        if not isinstance(text, ast.Constant) or not isinstance(text.value, str):
+            self.attributes.unknown = True
+            return
+        for _, field, _, _ in Formatter().parse(text.value):
+            self.attributes.read.update((field or "").replace("[", ".").split(".")[1:])
 
+    def visit_AugAssign(self, node: ast.AugAssign) -> None:
+        target = node.target
+        if isinstance(target, ast.Subscript):
+            self._visit_container(target.value, isinstance(node.value, ast.Constant))
+            self.visit(target.slice)
+        else:
+            if not isinstance(node.value, ast.Constant):
+                self._use(target, "read")
+            self.visit(target)
+        self.visit(node.value)
 
-def _is_count(name: str, after: Sequence[dis.Instruction]) -> bool:
-    """True if the loaded variable is only counted up, as in `n += 1`."""
-    steps = [step for step in after if step.opname != "SWAP"]
-    return (
-        len(steps) >= 3
-        and steps[0].opname in _CONSTANTS
-        and steps[1].opname == "BINARY_OP"
-        and steps[2].opname.startswith("STORE_")
-        and steps[2].argval == name
-    )
+    def visit_MatchClass(self, node: ast.MatchClass) -> None:
+        # Positional patterns read the attributes that the class names in `__match_args__`.
+        self.attributes.unknown |= bool(node.patterns)
+        self.attributes.read.update(node.kwd_attrs)
+        self.generic_visit(node)
 
+    def visit_ImportFrom(self, node: ast.ImportFrom) -> None:
+        self.attributes.read.update([alias.name for alias in node.names])
 
-def _is_addition(after: Sequence[dis.Instruction]) -> bool:
-    """True if a container is only added to, as in `log.append(x)`, or counts, as in `n[0] += 1`.
+    def _visit_container(self, node: ast.expr, is_only_added_to: bool) -> None:
+        if is_only_added_to and isinstance(node, ast.Name | ast.Attribute):
+            self._use(node, "added_to")
+            if isinstance(node, ast.Attribute):
+                self.visit(node.value)
+        else:
+            self.visit(node)
 
-    Neither reads its contents.
-    """
-    if after and _is_method(after[0]) and after[0].argval in _ADDING:
-        return True
-    kinds = [_kind_of(step) for step in after if step.opname != "SWAP"]
-    return kinds[: len(_COUNT_OF_ITEM)] == _COUNT_OF_ITEM
+    def _use(self, node: ast.Name | ast.Attribute, how: str) -> None:
+        name = node.id if isinstance(node, ast.Name) else node.attr
+        uses = self.variables if isinstance(node, ast.Name) else self.attributes
+        getattr(uses, how).add(name)
+        if how == "stored":  # where it is an attribute or a variable makes no difference
+            self.attributes.stored.add(name)
+        self.attributes.unknown |= name in _OF_ALL
 
-
-_COUNT_OF_ITEM = ["constant", "copy", "copy", "item", "constant", "add", "store"]
-_CONSTANTS = ("LOAD_CONST", "LOAD_SMALL_INT")
-_KINDS = {
-    "LOAD_CONST": "constant",
-    "LOAD_SMALL_INT": "constant",
-    "COPY": "copy",
-    "BINARY_SUBSCR": "item",
-    "STORE_SUBSCR": "store",
-}
-
-
-def _kind_of(step: dis.Instruction) -> str:
-    if step.opname == "BINARY_OP":
-        return "item" if step.argrepr == "[]" else "add"
-    return _KINDS.get(step.opname, "")
+    def _look_up(self, call: ast.Call) -> None:
+        """Note the attribute that `getattr` or the like looks up; the names may be anything."""
+        place = 0 if getattr(call.func, "id", getattr(call.func, "attr", "")) == "attrgetter" else 1
+        part = call.args[place] if len(call.args) > place else None
+        if isinstance(part, ast.Constant) and isinstance(part.value, str):
+            for name in part.value.split("."):
+                self.attributes.asked.add(name)
+                self.attributes.read.add(name)
+        else:
+            self.attributes.unknown = True

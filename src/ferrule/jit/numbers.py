@@ -5,6 +5,7 @@ Replays contain their values from the capture, so a replay is only right while t
 
 from __future__ import annotations
 
+import builtins as builtins_module
 import functools
 import operator
 import types
@@ -13,7 +14,6 @@ from array import array
 from collections import deque
 from collections.abc import Callable, Collection, Iterable
 from contextvars import ContextVar
-from dataclasses import replace
 from itertools import chain
 from typing import Any, final
 
@@ -22,28 +22,33 @@ import numpy as np
 from ferrule.device import Compiled, Device, Interpreted
 from ferrule.ir.dtype import DType, exact
 from ferrule.ir.expr import Expr
-from ferrule.jit.names import NO_NAMES, Names, names_of, names_of_parameters
+from ferrule.jit.executed import Executed
+from ferrule.jit.names import NO_NAMES, Names, names_of
 from ferrule.jit.places import (
+    MADE_BY_A_STATEMENT,
     MISSING,
+    PLAIN,
     Path,
     Place,
     attribute_of,
     attributes,
     below,
+    cells,
     class_place,
     defaults,
+    global_names,
     imported,
     is_bystander,
     is_foreign,
-    is_of_python,
+    is_opaque,
+    is_plain,
+    is_trusted,
     items,
     slots,
     tensors_of,
-    variables,
 )
 from ferrule.tensor import Tensor
 
-_PLAIN = (int, float, complex, str, bytes, type(None), range, slice, np.generic)
 _WITHOUT_NUMBERS = (type(Device), Compiled, Interpreted, Tensor, DType, Expr)
 _IN_FIXED_PLACES = (
     *(tuple, frozenset, types.MethodType, functools.partial),
@@ -54,20 +59,7 @@ _WITH_CODE = (types.FunctionType, types.ModuleType, type)
 """Kinds of values not followed for computed names: they lead to all code of a package."""
 _READ_THEMSELVES = frozenset({"ferrule", "collections"})
 """Packages whose classes are taken to read all attributes, since their methods are not analysed."""
-_NOT_CALLED = frozenset({"__init__", "__new__", "__post_init__", "__repr__", "__str__", "__del__"})
-"""Special methods that make, print or delete: operations on an existing instance skip them."""
-_GENERATED = frozenset(
-    {f"__{name}__" for name in ("eq", "ne", "lt", "le", "gt", "ge", "hash", "setattr", "delattr")}
-)
-"""Methods that `dataclass` and the like generate, which read all fields."""
 _LARGEST_ARRAY = 1 << 20  # bytes: larger arrays take too long to compare before each replay
-
-
-def is_plain(value: Any) -> bool:
-    """True if a value is a number, a string, or a tuple of such: these are immutable."""
-    if type(value) is tuple:
-        return all(map(is_plain, value))
-    return isinstance(value, _PLAIN) or value is MISSING
 
 
 def form(value: Any) -> Any:
@@ -89,7 +81,7 @@ def form(value: Any) -> Any:
         return type(value), value.dtype.str, value.tobytes()
     if isinstance(value, slice | range):
         return type(value), form((value.start, value.stop, value.step))
-    return type(value), value if isinstance(value, _PLAIN) else id(value)
+    return type(value), value if isinstance(value, PLAIN) else id(value)
 
 
 @final
@@ -103,9 +95,16 @@ class _Number:
         self.get = get
         self.value = get()
 
+    def read(self) -> Any:
+        """The present value; `MISSING` if the object is gone that has it."""
+        try:
+            return self.get()
+        except ReferenceError:
+            return MISSING
+
     def change(self) -> str | None:
         """The description of a change, or None. An equal new object replaces the old one."""
-        now, then = self.get(), self.value
+        now, then = self.read(), self.value
         if now is not then:
             if not _are_equal(now, then):
                 return f"{self.name} was {then!r:.40}, and is {now!r:.40}"
@@ -127,8 +126,14 @@ class Numbers:
     Attributes that no code names may change freely.
     """
 
-    def __init__(self, roots: Iterable[Any]) -> None:
-        walk = _Walk(roots)
+    def __init__(self, roots: Iterable[Any], executed: Executed) -> None:
+        walk = _Walk(roots, executed)
+        self.codes = walk.codes
+        """The code whose names the walk followed."""
+        self.opaque = walk.opaque
+        """The objects in reach whose state cannot be compared: their names, and their kinds."""
+        self._found = walk.found
+        self._held = {id(container) for container in walk.containers}
         self.assigned = walk.names.stored
         """The names of attributes, and of variables, that the code assigns to."""
         self.path: Path = tuple([step for step in walk.steps if not self._may_be_state(*step)])
@@ -142,6 +147,20 @@ class Numbers:
         self._gets = [number.get for number in self._numbers]
         self._containers = walk.containers
         self._note()
+
+    def adds_to(self, earlier: Numbers) -> bool:
+        """True if this walk, after a call, stands for the `earlier` one, before it: what it found
+        besides is not what the call may have changed.
+
+        The kinds of tensors are then those of the earlier walk, as far as that found them.
+        """
+        known, assigned = earlier._found, self.assigned
+        added = [key for identity, key in self._found.items() if identity not in known]
+        if not self._held <= earlier._held or any([key in assigned for key in added]):
+            return False
+        others = [pair for pair in self._kinds if pair[0].identity not in known]
+        self._kinds = earlier._kinds + others
+        return True
 
     def add_kinds(self, is_watched: Callable[[Place], bool]) -> None:
         """Adds the shapes, dtypes and devices of tensors: code may read these and not the contents.
@@ -162,8 +181,12 @@ class Numbers:
 
     def _are_the_same(self) -> bool:
         contents = chain.from_iterable(self._containers)
+        try:
+            same = all(map(operator.is_, map(operator.call, self._gets), self._values))
+        except ReferenceError:  # an object that only weak references led to is gone
+            same = False
         return (
-            all(map(operator.is_, map(operator.call, self._gets), self._values))
+            same
             and list(map(len, self._containers)) == self._lengths
             and all(map(operator.is_, contents, self._contents))
         )
@@ -181,7 +204,7 @@ class Numbers:
 
     def key(self) -> tuple[Any, ...]:
         """The present values of all the numbers, for the signature."""
-        return tuple([form(number.get()) for number in (*self._numbers, *self._copies)])
+        return tuple([form(number.read()) for number in (*self._numbers, *self._copies)])
 
     def problem(self) -> str | None:
         """The description of a number or an array that has changed; None if none has."""
@@ -212,7 +235,14 @@ def _contents(value: Any) -> tuple[Any, ...]:
 class _Walk:
     """A walk over all objects that code can reach by names; code found on the way adds names."""
 
-    def __init__(self, roots: Iterable[Any]) -> None:
+    def __init__(self, roots: Iterable[Any], executed: Executed) -> None:
+        self.codes: set[types.CodeType] = set()
+        self.opaque: dict[str, str] = {}
+        self.found: dict[tuple[int, Any], Any] = {}
+        """The keys of all places that code may read, by their identities."""
+        self._executed = executed
+        self._keys: dict[int, str] = {}
+        """The key of a place of each object, by `id()`."""
         self.steps: list[tuple[Place, Any]] = []
         self.numbers: list[_Number] = []
         self.copies: list[_Number] = []
@@ -224,20 +254,27 @@ class _Walk:
         """The places of tensors."""
         self._waiting: dict[str, list[tuple[Place, Any]]] = {}
         self._objects: list[object] = []
+        self._kinds: dict[type, dict[type, None]] = {Tensor: {}}
+        """The classes of this package and NumPy in reach, each with those derived from it."""
         self._modules: set[int] = set()
         """The dicts of modules, by `id()`."""
         self._roots = list(roots)
         self._packages = {_package_of(getattr(root, "func", root)) for root in self._roots}
         seen: dict[int, Any] = {}
         self._stack: list[Any] = list(self._roots)
+        for code, space in executed.codes.items():
+            self._look_into_code(code, space)
         while self._stack:
             value = self._stack.pop()
             if id(value) not in seen:
                 seen[id(value)] = value  # kept until the end, so that no id is used twice
                 self._look_into(value)
         self._look_for_what_is_missing()
+        self._watch_methods_of_package()
 
     def _look_into(self, value: Any) -> None:
+        if is_plain(value) and not type(value).__dictoffset__:
+            return
         if isinstance(value, _ARRAYS):
             self._look_into_array(value)
         elif isinstance(value, list | dict | set | deque):
@@ -245,15 +282,19 @@ class _Walk:
         elif isinstance(value, types.FunctionType):
             self._look_into_function(value)
         elif isinstance(value, types.ModuleType):
-            if not is_of_python(value):
+            if not is_trusted(value):
                 self._modules.add(id(vars(value)))
                 self._offer_all(vars(value))
+            elif value is np:
+                self._offer(Place(vars(np), "random"), np.random)
         elif isinstance(value, type):
             self._look_into_class(value)
             self._stack.append(type(value))
-            self._stack += [vars(kind).get(name) for kind in value.__mro__ for name in _NOT_CALLED]
         elif isinstance(value, ContextVar):
             self._take(Place(value, value.name), value.get(MISSING))
+        elif isinstance(value, weakref.ref):
+            self.numbers.append(_Number("a weak reference", functools.partial(_is_alive, value)))
+            self._stack.append(value())
         elif isinstance(value, _IN_FIXED_PLACES) or "__wrapped__" in attributes(value):
             for place, child in below(value):
                 self._take(place, child)
@@ -290,28 +331,40 @@ class _Walk:
         self.containers.append(container)
 
     def _look_into_function(self, function: types.FunctionType) -> None:
-        if is_foreign(function):
-            for place, child in below(function):
-                self._take(place, child)
+        if function.__code__ not in self._executed.codes:
             return
-        if all(
-            function is not root for root in self._roots
-        ):  # tools that reload modules replace the code
-            code = functools.partial(getattr, function, "__code__")
-            self.numbers.append(_Number(f"the code of {function.__name__}", code))
-        named, loaded = names_of(function.__code__)
-        self._stack += imported(function)
-        for place, child in variables(function):
+        for name in ("__code__", "__defaults__", "__kwdefaults__"):
+            # Tools that reload modules replace the code.
+            if name != "__code__" or all(function is not root for root in self._roots):
+                get = functools.partial(getattr, function, name)
+                self.numbers.append(_Number(f"the {name} of {function.__name__}", get))
+        named, _ = names_of(function.__code__)
+        for place, child in cells(function):
             if _may_read(named, place.key, child):
                 self._take(place, child)
-        parameters = names_of_parameters(function.__code__)
+        self._look_into_code(function.__code__, function.__globals__)
         for name, default in defaults(function):
-            if _may_read(parameters, name, default):
+            if _may_read(named, name, default):
                 self._stack.append(default)
         self._offer_all(vars(function))
+
+    def _look_into_code(self, code: types.CodeType, space: dict[str, Any]) -> None:
+        if code in self.codes:
+            return
+        self.codes.add(code)
+        named, loaded = names_of(code)
+        self._stack += imported(code, space)
+        builtins = space.get("__builtins__", vars(builtins_module))
+        if isinstance(builtins, types.ModuleType):
+            builtins = vars(builtins)
+        for name in global_names(code):
+            if name in space:
+                if _may_read(named, name, space[name]):
+                    self._take(Place(space, name), space[name])
+            elif name in builtins and name in named.everything():
+                self.steps.append((Place(builtins, name), builtins[name]))
+                self.steps.append((Place(space, name), MISSING))
         names, wanted = self._waiting.keys(), loaded.everything() | loaded.stored
-        if _package_of(function) not in self._packages:
-            loaded = replace(loaded, unknown=False)  # a library computes its own names only
         is_first = loaded.unknown and not self.names.unknown
         self.names |= loaded
         for name in list(names) if is_first else wanted & names:
@@ -320,20 +373,39 @@ class _Walk:
 
     def _look_into_class(self, kind: type) -> None:
         for base in kind.__mro__:
-            for name, child in [] if is_of_python(base) else items(vars(base)):
-                if not name.startswith("__"):
+            if base is object:
+                continue
+            if is_trusted(base):
+                self._kinds.setdefault(base, {})[kind] = None
+                continue
+            for name, child in items(vars(base)):
+                ran = self._ran(child)
+                if ran or not name.startswith("__"):
                     for holder in dict.fromkeys((base, kind)):  # the subclass may get its own
-                        self._offer(class_place(holder, name, child), child)
-                elif name not in _NOT_CALLED and not _is_generated(child):
-                    self._stack.append(child)
+                        place = class_place(holder, name, child)
+                        (self._take if ran else self._offer)(place, child)
+
+    def _ran(self, value: Any) -> bool:
+        """True for a function that a call ran, or entered this package by."""
+        code = getattr(value, "__code__", None)
+        return code in self._executed.entered or code in self._executed.codes
 
     def _look_into_object(self, value: object) -> None:
-        self._look_into_class(type(value))
+        kind: Any = type(value)
+        if is_opaque(kind):
+            self.opaque.setdefault(self._keys.get(id(value), kind.__name__), kind.__name__)
+            return
+        if kind.__flags__ & MADE_BY_A_STATEMENT:
+            get = functools.partial(getattr, _weakly(value), "__class__")
+            self.numbers.append(_Number(f"the class of a {kind.__name__}", get))
+        self._look_into_class(kind)
         self._objects.append(value)
         own = attributes(value)
         places = [*slots(value), *[(Place(own, name), child) for name, child in own.items()]]
         bases = type(value).__mro__[:-1]
         reads_all = any(map(_reads_itself, bases))
+        if reads_all:
+            self._copy(f"the attributes of a {kind.__name__}", tuple, own)
         for place, child in places:
             if reads_all:
                 self._take(place, child)
@@ -345,6 +417,18 @@ class _Walk:
                 may_be_hidden = is_plain(child) or not (is_foreign(base) or _sets(child))
                 if name not in own and may_be_hidden and not name.startswith("__"):
                     self._offer(Place(own, name), child)
+
+    def _watch_methods_of_package(self) -> None:
+        """Adds guards for the functions of this package's classes that code names, or ran."""
+        names = self.names.everything()
+        for base, kinds in self._kinds.items():
+            members = vars(base)
+            ran = [name for name, child in items(members) if self._ran(child)]
+            for name in dict.fromkeys([*names.intersection(members), *ran]):
+                for holder in dict.fromkeys((base, *kinds)):
+                    place = class_place(holder, name, members[name])
+                    if not place.fixed:
+                        self.steps.append((place, place.get()))
 
     def _look_for_what_is_missing(self) -> None:
         """Adds guards for missing attributes: ones that code asks for, and an object may get."""
@@ -369,6 +453,7 @@ class _Walk:
             self._waiting.setdefault(place.key, []).append((place, child))
 
     def _take(self, place: Place, child: Any) -> None:
+        self.found[place.identity] = place.key
         if not place.fixed and place.get() is MISSING:  # the child belongs to the class
             self.numbers.append(_Number(str(place.key), _getter(place)))
             return
@@ -380,9 +465,13 @@ class _Walk:
         if not is_plain(child):
             if not place.fixed and child is not Tensor and not isinstance(child, types.ModuleType):
                 self.steps.append((place, child))
+            if not place.fixed:
+                self._keys.setdefault(id(child), str(place.key))
             self._stack.append(child)
-        elif not place.fixed:
-            self.numbers.append(_Number(str(place.key), _getter(place)))
+        else:
+            if not place.fixed:
+                self.numbers.append(_Number(str(place.key), _getter(place)))
+            self._stack += [child] if type(child).__dictoffset__ else []
 
 
 def _package_of(value: Any) -> str:
@@ -391,20 +480,21 @@ def _package_of(value: Any) -> str:
     return module.partition(".")[0] if isinstance(module, str) else ""
 
 
+def _weakly(value: Any) -> Any:
+    """A proxy that does not keep the object alive, where there may be one."""
+    try:
+        return weakref.proxy(value)
+    except TypeError:
+        return value
+
+
+def _is_alive(reference: weakref.ref[Any]) -> bool:
+    return reference() is not None
+
+
 def _reads_itself(kind: type) -> bool:
     """True if a class has methods that are not analysed, which may read any attribute."""
     return kind.__module__.partition(".")[0] in _READ_THEMSELVES or is_bystander(kind)
-
-
-def _is_generated(value: Any) -> bool:
-    """True if a value is no function that a person wrote, such as a dataclass's `__eq__`.
-
-    Generated code has the file name `<string>`. So has code that `exec` runs, so the function's
-    name must be one of `_GENERATED` too.
-    """
-    if not isinstance(value, types.FunctionType):
-        return True
-    return value.__code__.co_filename == "<string>" and value.__name__ in _GENERATED
 
 
 def _sets(value: Any) -> bool:

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import datetime
+import decimal
 import functools
 import operator
+import re
 import sys
+import threading
 import types
 import weakref
 from collections import deque
@@ -12,6 +16,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextvars import ContextVar
 from importlib.util import resolve_name
 from typing import Any, TypeAlias, final
+
+import numpy as np
 
 from ferrule.base.records import dataclass
 from ferrule.device import Compiled, Device, Interpreted
@@ -27,13 +33,22 @@ _LARGE = 150
 SciPy and JAX have some 400, PyTorch 1,500, which take 20 s a capture (Zen 5, 2026-11). Packages for
 settings have up to 100.
 """
-_MADE_BY_A_STATEMENT = 1 << 9
+MADE_BY_A_STATEMENT = 1 << 9
 """The flag of types made by a class statement (`Py_TPFLAGS_HEAPTYPE`)."""
 # Devices refer to every kernel and to all memory.
 WITHOUT_TENSORS = (types.ModuleType, type(Device), Compiled, Interpreted)
+PLAIN = (int, float, complex, str, bytes, type(None), range, slice, np.generic)
+"""The types of numbers, strings and the like."""
 MISSING = object()
 """The content of an empty place."""
 _WITH_ITEMS = (dict, list, deque)
+
+
+def is_plain(value: Any) -> bool:
+    """True if a value is a number, a string, or a tuple of such: these are immutable."""
+    if type(value) is tuple:
+        return all(map(is_plain, value))
+    return isinstance(value, PLAIN) or value is MISSING
 
 
 @final
@@ -180,11 +195,11 @@ def attribute_of(value: object, name: str) -> Any:
 def _below_function(function: types.FunctionType) -> Iterator[Found]:
     if is_foreign(function):
         if not is_of_python(function):  # a decorator's closure has the decorated function
-            yield from _cells(function)
+            yield from cells(function)
         return
-    yield from _cells(function)
+    yield from cells(function)
     yield from _fixed(function, (function.__defaults__, function.__kwdefaults__, vars(function)))
-    names = dict.fromkeys(_names(function.__code__))
+    names = dict.fromkeys(global_names(function.__code__))
     for space in _spaces(function, names):
         yield from [(Place(space, name), space[name]) for name in names if name in space]
 
@@ -195,7 +210,10 @@ def _spaces(function: types.FunctionType, names: Iterable[str]) -> list[dict[str
     Modules that these hold under a name of the function are included.
     """
     spaces = [function.__globals__]
-    found: list[Any] = [*imported(function), *[content for _, content in _cells(function)]]
+    found: list[Any] = [
+        *imported(function.__code__, function.__globals__),
+        *[content for _, content in cells(function)],
+    ]
     for space in spaces:  # the list grows meanwhile
         found += [space[name] for name in names if name in space]
         for value in found:
@@ -206,29 +224,21 @@ def _spaces(function: types.FunctionType, names: Iterable[str]) -> list[dict[str
     return spaces
 
 
-def imported(function: types.FunctionType) -> list[types.ModuleType]:
-    """The loaded modules that a function imports when it is called."""
-    package = function.__globals__.get("__package__") or ""
+def imported(code: types.CodeType, space: Mapping[str, Any]) -> list[types.ModuleType]:
+    """The loaded modules that code with these globals imports when it is called."""
+    package = space.get("__package__") or ""
     names: list[str] = []
-    for level, name in imports_of(function.__code__):
+    for level, name in imports_of(code):
         # `import a.b.c` binds `a`; `import a.b.c as x` and `from a.b.c import x` use `a.b.c`.
         whole = resolve_name("." * level + name, package) if package or not level else name
         names += [whole, whole.partition(".")[0]]
     return [module for name in dict.fromkeys(names) if (module := sys.modules.get(name))]
 
 
-def _cells(function: types.FunctionType) -> Iterator[Found]:
+def cells(function: types.FunctionType) -> Iterator[Found]:
+    """The closure variables of a function."""
     for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
         yield Place(cell, name), _contents(cell)
-
-
-def variables(function: types.FunctionType) -> Iterator[Found]:
-    """The closure variables and the globals that a function names."""
-    yield from _cells(function)
-    space = function.__globals__
-    for name in dict.fromkeys(_names(function.__code__)):
-        if name in space:
-            yield Place(space, name), space[name]
 
 
 def defaults(function: types.FunctionType) -> list[tuple[str, Any]]:
@@ -246,12 +256,12 @@ def _contents(cell: types.CellType) -> Any:
         return MISSING
 
 
-def _names(code: types.CodeType) -> Iterator[str]:
+def global_names(code: types.CodeType) -> Iterator[str]:
     """The names that a function looks up, and the functions defined inside it."""
     yield from code.co_names
     for constant in code.co_consts:
         if isinstance(constant, types.CodeType):
-            yield from _names(constant)
+            yield from global_names(constant)
 
 
 def items(space: Mapping[str, Any]) -> list[tuple[str, Any]]:
@@ -282,6 +292,42 @@ def _below_object(value: object) -> Iterator[Found]:
     yield from slots(value)
 
 
+@functools.cache
+def is_opaque(kind: type) -> bool:
+    """True for a type whose instances have a state in C that Python code cannot compare.
+
+    Such are iterators, generators, files, generators of random numbers, proxies. Their memory is
+    larger than their attributes take.
+    """
+    if issubclass(kind, _IMMUTABLE) or hasattr(kind, "__get__"):  # descriptors
+        return False
+    while kind not in _COMPARED and kind.__base__ is not None:
+        base = kind.__base__
+        names = vars(kind).get("__slots__", ())
+        count = 1 if isinstance(names, str) else len(tuple(names))
+        count += kind.__dictoffset__ != base.__dictoffset__
+        count += kind.__weakrefoffset__ != base.__weakrefoffset__
+        if kind.__basicsize__ - base.__basicsize__ > _POINTER * count:
+            return True
+        kind = base
+    return False
+
+
+_POINTER = 8  # bytes
+_IMMUTABLE = (
+    *(re.Pattern, re.Match, np.dtype, np.ufunc, datetime.date, datetime.time, datetime.timedelta),
+    *(datetime.tzinfo, decimal.Decimal, types.CodeType, types.BuiltinFunctionType),
+    *(types.WrapperDescriptorType, types.MethodWrapperType, types.MethodDescriptorType),
+    *(types.ClassMethodDescriptorType, types.GetSetDescriptorType, types.MemberDescriptorType),
+    *(types.EllipsisType, types.NotImplementedType, types.GenericAlias, types.UnionType),
+    *(type(threading.Lock()), type(threading.RLock()), type(vars(Mapping)["_abc_impl"])),
+    *(BaseException, Tensor),
+)
+"""Types in C whose instances do not change, or whose state matters to no result."""
+_COMPARED = (int, float, complex, str, bytes, tuple, list, dict, set, frozenset, deque, type)
+"""Types in C whose instances are compared by their contents."""
+
+
 def is_foreign(value: Any) -> bool:
     """True if a class, a function or a module is not part of the program's own code.
 
@@ -297,6 +343,15 @@ def is_of_python(value: Any) -> bool:
     return module.partition(".")[0] in _FOREIGN and not _is_nameless(value, module)
 
 
+def is_trusted(value: Any) -> bool:
+    """True if a class, a function or a module belongs to NumPy or this package.
+
+    NumPy's random numbers are left out: a function of these gives another result each time.
+    """
+    package, _, module = _module_of(value).partition(".")
+    return package in ("numpy", "ferrule") and module.partition(".")[0] != "random"
+
+
 def is_bystander(value: Any) -> bool:
     """True if a class, a function or a module belongs to a large package that uses no tensors."""
     return _module_of(value).partition(".")[0] in _bystanders(len(sys.modules))
@@ -310,7 +365,7 @@ def _module_of(value: Any) -> str:
 def _is_nameless(value: Any, module: str) -> bool:
     """True if a function or a class was made by `exec` in a namespace without a module's name."""
     if isinstance(value, type):
-        return module == "builtins" and bool(value.__flags__ & _MADE_BY_A_STATEMENT)
+        return module == "builtins" and bool(value.__flags__ & MADE_BY_A_STATEMENT)
     return module == "builtins" and isinstance(value, types.FunctionType)
 
 

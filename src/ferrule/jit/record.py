@@ -13,7 +13,8 @@ from __future__ import annotations
 
 import gc
 import weakref
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence, Set
+from collections import Counter
+from collections.abc import Callable, Collection, Hashable, Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager
 from typing import Any, final
 
@@ -30,13 +31,21 @@ from ferrule.ir.storage import Storage, keep_written, pending_writes
 from ferrule.jit.batch import Batch
 from ferrule.jit.before import Before
 from ferrule.jit.containers import Containers
+from ferrule.jit.executed import Executed, watching
 from ferrule.jit.found import FoundInputs
 from ferrule.jit.inputs import Arguments, InputPart, follow, is_symbolic_view
 from ferrule.jit.made import Made
+from ferrule.jit.numbers import Numbers
 from ferrule.jit.places import Path, Place, tensors_of
 from ferrule.jit.reach import Holders, Owner, Reach, memory_of_views, owners_among
 from ferrule.jit.replay import AtRisk, Replay
-from ferrule.jit.results import Effect, Leaf, replace_tensors, returned_tensors
+from ferrule.jit.results import (
+    Effect,
+    Leaf,
+    replace_tensors,
+    returned_tensors,
+    tensors_in,
+)
 from ferrule.jit.weights import PackedWeights
 from ferrule.tensor import Tensor
 from ferrule.tensor.cell import StorageRef
@@ -54,6 +63,7 @@ def capture_call(
     arguments: Arguments,
     writes: bool,
     found: FoundInputs,
+    executed: Executed,
 ) -> tuple[Any, Replay | NotReplayable]:
     """Calls the function; returns its result, and a replay or the reason why there is none.
 
@@ -62,8 +72,9 @@ def capture_call(
     `writes` is True if the function is known to write to memory from outside. `found` are the
     implicit inputs known from earlier calls.
     """
+    constants = executed.constants
     failures, taken = this_thread.state.failures, this_thread.state.taken
-    call = _Call(Before(arguments, function, writes, found))
+    call = _Call(Before(arguments, function, writes, found, executed))
     containers = Containers((tuple(args), dict(kwargs)), call.before.stand_ins)
     if containers.are_found_twice(call.before.reach):
         with others_turn():
@@ -74,10 +85,13 @@ def capture_call(
         noting, written = noting_limits(), keep_written(call.before.last_version)
         with call.capture, noting as call.limits, written as call.written:
             kept = containers.put_back()
-            with note_passed() as call.passed, call.put_back_if_it_raises(), others_turn(), kept:
+            watched, put_back = watching(executed), call.put_back_if_it_raises()
+            with note_passed() as call.passed, put_back, others_turn(), kept, watched as watch:
                 result = function(*args, **kwargs)
+                watch.note_lazy(tensors_in([result]))
             call.finish(result, containers)
         call.check_stand_ins()
+        call.check_code(executed, constants)
         if this_thread.state.failures != failures:
             raise NotReplayable("something in it raised an error when it was computed")
         if this_thread.state.taken != taken or call.capture.uses_others:
@@ -456,6 +470,30 @@ class _Call:
             raise NotReplayable(
                 "what it writes to is in other memory afterwards, or another thread writes to it"
             )
+
+    def check_code(self, executed: Executed, constants: Counter[Hashable]) -> None:
+        """Raises `NotReplayable` if code that ran may have read what replays cannot compare.
+
+        `constants` are those of the graphs of the call before.
+        """
+        numbers = self.before.numbers
+        if not executed.codes.keys() <= numbers.codes:
+            self._check_numbers()
+            later = Numbers(self.before.roots, executed)
+            if not later.adds_to(numbers):
+                raise NotReplayable(
+                    "it ran other code than the calls before, which may have changed what it read"
+                )
+            self.before.numbers = numbers = later
+        if executed.reads_clock and executed.constants != constants:
+            raise NotReplayable(
+                "it asks for the time, or the like, and computes with other numbers than the call "
+                "before"
+            )
+        for name, kind in numbers.opaque.items():
+            raise NotReplayable(f"it may use {name!r}, a {kind}, whose state cannot be compared")
+        for name, line in executed.impure.items():
+            raise NotReplayable(f"it calls {name}, which may give another result each time: {line}")
 
     def _check_numbers(self) -> None:
         numbers = self.before.numbers

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, TypeAlias, final, overload
 
+from ferrule.base.callbacks import call_back
 from ferrule.nn.shown import Shown
 
 Layer: TypeAlias = Callable[..., Any]
@@ -71,7 +72,7 @@ class Sequential(Shown):
     def __call__(self, x: Any) -> Any:
         """All layers applied to `x`, in order."""
         for layer in self:
-            x = layer(x)
+            x = call_back(layer, x)
         return x
 
     def append(self, layer: Layer) -> Sequential:

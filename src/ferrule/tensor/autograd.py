@@ -18,6 +18,7 @@ from ferrule.autograd import (
     record,
 )
 from ferrule.autograd.backward import Hook, hooks, pull_back
+from ferrule.base.callbacks import call_back
 from ferrule.engine.realize import turn
 from ferrule.ir.shape.view import ShapeError, prod_sint
 from ferrule.tensor.base import Tensor
@@ -204,7 +205,7 @@ def register_hook(self: Tensor, hook: Callable[[Any], Tensor | None]) -> HookHan
 
     def run(grad: TracedValue) -> TracedValue:
         given = wrap(grad)
-        found = hook(given)
+        found = call_back(hook, given)
         if found is None:
             found = given
         if not isinstance(found, Tensor):

@@ -17,6 +17,7 @@ from ferrule.autograd import (
     record_several,
     transforming,
 )
+from ferrule.base.callbacks import call_back
 from ferrule.base.helpers import check_function
 from ferrule.base.records import dataclass
 from ferrule.transforms.trace import blank, fitting, read, replaced, tensors_of, wrap
@@ -63,8 +64,8 @@ class custom_vjp:
             )
         given = read(tensors_of(args))
         if not is_recording() or all(value.edge is None for value in given):
-            return self._function(*args)
-        found = self._forward(*args)
+            return call_back(self._function, *args)
+        found = call_back(self._forward, *args)
         if not isinstance(found, tuple) or len(found) != 2:
             raise GradientError(
                 f"[custom_vjp] the forward part of {self._name} gives a pair (result, kept), "
@@ -104,8 +105,10 @@ def _reverse(grad: Parts, entry: GradNode) -> Gradients:
         for number, value in enumerate(read(tensors_of(call.result)))
     ]
     with transforming(is_recording()):
-        slopes = call.backward(
-            replaced(call.kept, wrap(entry.saved)), replaced(call.result, wrap(grads))
+        slopes = call_back(
+            call.backward,
+            replaced(call.kept, wrap(entry.saved)),
+            replaced(call.result, wrap(grads)),
         )
     if not isinstance(slopes, tuple | list) or len(slopes) != len(call.args):
         raise GradientError(

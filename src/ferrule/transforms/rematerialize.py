@@ -24,6 +24,7 @@ from ferrule.autograd import (
     transforming,
 )
 from ferrule.autograd.backward import entries_below, pull_back
+from ferrule.base.callbacks import call_back
 from ferrule.base.helpers import check_function
 from ferrule.base.records import dataclass
 from ferrule.engine.random import Words, drawn_by, random_words
@@ -59,7 +60,7 @@ def checkpoint(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
 
 def _call(function: Callable[..., Any], args: Sequence[Any], kwargs: Any) -> Any:
     if not is_recording():
-        return function(*args, **kwargs)
+        return call_back(function, *args, **kwargs)
     arguments = (tuple(args), dict(kwargs))
     sources = read(tensors_of(arguments))
     needs_gradient = [value.edge is not None for value in sources]
@@ -117,7 +118,7 @@ class _Call:
         )
         args, kwargs = replaced(self.arguments, tensors)
         with transforming():
-            result = self.function(*args, **kwargs)
+            result = call_back(self.function, *args, **kwargs)
             return result, read(tensors_of(result)), roots
 
 

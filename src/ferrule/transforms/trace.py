@@ -23,6 +23,7 @@ from ferrule.autograd import (
     transforming,
 )
 from ferrule.autograd.backward import entries_below, hooks, pull_back
+from ferrule.base.callbacks import call_back
 from ferrule.base.containers import leaves, mapped, matching
 from ferrule.ir.dtype import DTypeError, dtypes
 from ferrule.ir.shape.view import ShapeError
@@ -109,7 +110,7 @@ class Trace:
     ) -> Any:
         """Call the function. Returns its result."""
         with transforming():
-            return function(*args, **kwargs)
+            return call_back(function, *args, **kwargs)
 
     def differentiable(self, tree: Any) -> list[TracedValue]:
         """The values in the function's result, from which `pull` starts.

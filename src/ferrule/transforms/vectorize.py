@@ -8,6 +8,7 @@ from contextlib import AbstractContextManager, nullcontext
 from typing import Any, Literal
 
 from ferrule.autograd import TracedValue, is_recording, transforming
+from ferrule.base.callbacks import call_back
 from ferrule.base.containers import filled, leaves, mapped, matching
 from ferrule.base.helpers import check_function
 from ferrule.engine.random import Words, drawn_by
@@ -65,7 +66,7 @@ def vmap(
                 leaf if front is None else Tensor._wrap(lanes.enter(front))
                 for leaf, front in zip(values, fronts, strict=True)
             ]
-            result = function(*filled(form, iter(entered)), **kwargs)
+            result = call_back(function, *filled(form, iter(entered)), **kwargs)
         _check_writes(lanes, before)
         return _stacked(lanes, result, out_axes)
 

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple, final
 
 import numpy as np
 
+from ferrule.base.callbacks import call_back
 from ferrule.device.capture import JitError, is_capturing
 from ferrule.ir.dtype import promote
 from ferrule.nn.optim.groups import (
@@ -176,7 +177,7 @@ class LBFGS(Optimizer):
     def _steps(self, closure: Callable[[], Any]) -> Any:
         (group,) = self.param_groups
         most = group["max_iter"] * 5 // 4 if group["max_eval"] is None else group["max_eval"]
-        result = closure()
+        result = call_back(closure)
         self._look_at_mode()
         loss, gradient, evaluations = _number(result), _flat(self._gradients()), 1
         for turn in range(group["max_iter"]):
@@ -228,7 +229,7 @@ class LBFGS(Optimizer):
             nonlocal count
             count += 1
             self._place(origin, _times(step, direction))
-            loss, gradient = _number(closure()), _flat(self._gradients())
+            loss, gradient = _number(call_back(closure)), _flat(self._gradients())
             return Trial(step, loss, gradient.dot(direction).item(), gradient)
 
         if group["line_search_fn"] is None:

@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from ferrule.base.callbacks import call_back
 from ferrule.nn.optim.groups import OptimizerError, ParamGroup, Params, State, scalar, state_dtype
 from ferrule.nn.optim.optimizer import Optimizer
 from ferrule.tensor import Tensor
@@ -40,7 +41,7 @@ class TensorWise(Optimizer):
         it has a gradient. Raises `OptimizerError` where another has none; nothing is changed then,
         nor where something else raises, such as `MemoryError`.
         """
-        loss = None if closure is None else closure()
+        loss = None if closure is None else call_back(closure)
         self._check_groups()
         self._look_at_mode()
         gradients = {

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from ferrule.base.callbacks import call_back
 from ferrule.base.helpers import type_name
 from ferrule.nn.state.files import StateError
 from ferrule.tensor import Tensor
@@ -132,7 +133,7 @@ def functional_call(
     undo: list[tuple[Any, Any, Tensor]] = []
     try:
         _exchange(model, new, undo, frozenset())
-        return model(*given, **(kwargs or {}))
+        return call_back(model, *given, **(kwargs or {}))
     finally:
         for container, key, tensor in undo:
             container[key] = tensor

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 from numbers import Integral
 from typing import Any, final
 
+from ferrule.base.callbacks import call_back
 from ferrule.nn.optim.lr_scheduler.schedule import (
     Factor,
     LRScheduler,
@@ -328,7 +329,7 @@ class LambdaLR(LRScheduler):
         super().__init__(optimizer, last_epoch)
 
     def _rate(self, place: int, t: int) -> float:
-        rate: float = self.base_lrs[place] * self.lr_lambdas[place](t)
+        rate: float = self.base_lrs[place] * call_back(self.lr_lambdas[place], t)
         return rate
 
 

@@ -1,0 +1,229 @@
+"""The code that a call really runs: its own functions, and the C functions that these call.
+
+A profile function sees calls of Python functions and of C functions. It would see those inside of
+this package too, which are most: a training step makes 270,000 such events, and takes four times as
+long with them (Zen 5, 2026-11). So it is paused for as long as a function of this package runs.
+Nothing tells when that returns to code that is watched, but its frame goes away then, and with it
+whatever the frame refers to: `_Resume` in its `f_trace`. Functions of this package that call
+functions of the program say so (`base/callbacks.py`).
+"""
+
+from __future__ import annotations
+
+import functools
+import re
+import sys
+from collections import Counter, deque
+from collections.abc import Hashable, Iterable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from pathlib import Path
+from sysconfig import get_paths
+from threading import get_ident
+from types import BuiltinFunctionType, CodeType, FrameType, MappingProxyType, ModuleType
+from typing import Any, Final, final
+
+import numpy as np
+
+from ferrule.base.threadstate import this_thread
+from ferrule.fusion.graph import toposort
+from ferrule.ir.dtype import exact
+from ferrule.ir.expr import Expr
+from ferrule.jit.places import is_opaque, is_plain
+from ferrule.tensor import Tensor
+
+_TRUSTED: Final = tuple(
+    [f"{folder}/" for folder in (Path(np.__file__).parent, Path(__file__).parents[1])]
+)
+"""The folders of NumPy and of this package."""
+_INSTALLED: Final = tuple(
+    [f"{get_paths()[kind]}/" for kind in ("stdlib", "platstdlib", "purelib", "platlib")]
+)
+"""The folders of installed libraries."""
+_PURE: Final = frozenset(
+    {
+        *("builtins", "math", "cmath", "itertools", "numpy", "sys", "gc", "zlib", "binascii"),
+        *("unicodedata", "_operator", "_functools", "_collections", "_struct", "_bisect", "_heapq"),
+        *("_json", "_sre", "_abc", "_weakref", "_thread", "_io", "_contextvars", "_statistics"),
+        *("_datetime", "_codecs", "_string", "_signal", "_tracemalloc", "_warnings"),
+    }
+)
+"""Modules of C functions whose results depend on their arguments alone, or matter to nobody."""
+_CLOCKS: Final = frozenset({"time"})
+"""Modules of C functions that tell the time, mostly for a report."""
+_NOT_PURE: Final = frozenset({"globals", "input"})
+"""Built-in functions that read what no name in the code tells."""
+_VALUES: Final[tuple[type, ...]] = (
+    *(str, bytes, bytearray, int, float, complex, tuple, frozenset, range, slice, type(None)),
+    *(list, dict, set, deque, MappingProxyType, memoryview, type),
+    *(np.generic, np.ndarray, np.dtype),
+    *(type({}.keys()), type({}.values()), type({}.items())),
+    *(ContextVar, re.Pattern, re.Match, np.ufunc),
+)
+"""Types whose methods read the object alone: its contents are compared before each replay."""
+_GENERATOR: Final = 0x20 | 0x80 | 0x200
+"""The flags of code whose frame outlives a call (`inspect.CO_GENERATOR`, and those of async)."""
+
+
+@final
+class Executed:
+    """The calls outside of this package that a result may depend on."""
+
+    def __init__(self) -> None:
+        self.codes: dict[CodeType, dict[str, Any]] = {}
+        """The code that ran, with its globals."""
+        self.entered: set[CodeType] = set()
+        """The code of this package that the program called."""
+        self.impure: dict[str, str] = {}
+        """The C functions whose results depend on something outside of Python, and their lines."""
+        self.reads_clock = False
+        """True if a function was called that tells the time, or the like."""
+        self.constants: Counter[Hashable] = Counter()
+        """The constants of all graphs that were computed in the last call."""
+
+    def add(self, other: Executed) -> None:
+        """Add the calls of another."""
+        self.codes.update(other.codes)
+        self.entered |= other.entered
+        self.impure.update(other.impure)
+        self.reads_clock |= other.reads_clock
+
+    def _call_of_c(self, function: Any, frame: FrameType) -> None:
+        if not isinstance(function, BuiltinFunctionType):
+            return
+        owner: Any = function.__self__
+        if owner is None or isinstance(owner, ModuleType):
+            module = (function.__module__ or getattr(owner, "__name__", "")).partition(".")
+            self.reads_clock |= module[0] in _CLOCKS
+            if function.__name__ not in _NOT_PURE and module[0] in _PURE | _CLOCKS:
+                return
+        elif isinstance(owner, _VALUES) or not is_opaque(owner.__class__):
+            return
+        line = f"{frame.f_code.co_filename}:{frame.f_lineno}"
+        self.impure.setdefault(function.__qualname__, line)
+
+
+@final
+class _Resume:
+    """Resumes a watch when it is deleted, with the frame that refers to it."""
+
+    __slots__ = ("watch",)
+
+    def __init__(self, watch: _Watch) -> None:
+        self.watch = watch
+
+    def __del__(self) -> None:
+        watch = self.watch
+        if watch.is_on and get_ident() == watch.thread:
+            sys.setprofile(watch.see)
+
+
+@final
+class _Call:
+    """A call that is open: what ran in it."""
+
+    __slots__ = ("executed", "is_apart", "uses_package")
+
+    def __init__(self, executed: Executed, is_apart: bool) -> None:
+        self.executed = executed
+        self.is_apart = is_apart
+        self.uses_package = False
+        """True if it called this package."""
+
+
+@final
+class _Watch:
+    """The profile function, and the calls that are open, the innermost last."""
+
+    def __init__(self) -> None:
+        self.is_on = True
+        self.thread = get_ident()
+        self.constants: list[Hashable] = []
+        self._calls = [_Call(Executed(), is_apart=False)]
+
+    def whole(self) -> Executed:
+        """All that ran in calls that matter."""
+        while len(self._calls) > 1:
+            self._end(result=self)
+        return self._calls[0].executed
+
+    def note_lazy(self, tensors: Iterable[Tensor]) -> None:
+        """Note the constants of what is not computed yet, if a function told the time."""
+        if any([call.executed.reads_clock for call in self._calls]):
+            for node in toposort([tensor.lazydata for tensor in tensors], everything=True):
+                value = node.base_const()
+                if value is not None and not isinstance(value, Expr):
+                    self.constants.append(exact(value))
+
+    def add(self, executed: Executed) -> None:
+        """Add what an inner watch saw."""
+        self._calls[-1].executed.add(executed)
+
+    def see(self, frame: FrameType, event: str, arg: Any) -> None:
+        """Note an event."""
+        code = frame.f_code
+        if event == "c_call":
+            if not _is_trusted(code):
+                self._calls[-1].executed._call_of_c(arg, frame)
+        elif event == "call":
+            call = self._calls[-1]
+            if not _is_trusted(code):
+                executed = Executed()
+                executed.codes[code] = frame.f_globals
+                self._calls.append(_Call(executed, _is_apart(frame)))
+                return
+            call.executed.entered.add(code)
+            call.uses_package = True
+            if not code.co_flags & _GENERATOR:
+                sys.setprofile(None)
+                frame.f_trace = _Resume(self)  # type: ignore[assignment]
+        elif event == "return" and len(self._calls) > 1 and not _is_trusted(code):
+            self._end(arg)
+
+    def _end(self, result: Any) -> None:
+        """End the innermost call.
+
+        A call apart that returned nothing, and called nothing of this package, as one that logs,
+        has no part in the result.
+        """
+        call, whole = self._calls.pop(), self._calls[-1]
+        if result is not None or call.uses_package or not call.is_apart:
+            whole.executed.add(call.executed)
+            whole.uses_package |= call.uses_package
+
+
+@functools.lru_cache(maxsize=1 << 14)
+def _is_trusted(code: CodeType) -> bool:
+    return code.co_filename.startswith(_TRUSTED)
+
+
+def _is_apart(frame: FrameType) -> bool:
+    """True for a call of an installed library's function that cannot change what it is given."""
+    return frame.f_code.co_filename.startswith(_INSTALLED) and all(
+        [
+            name in ("self", "cls") or is_plain(value) or (type(value) is dict and not value)
+            for name, value in frame.f_locals.items()
+        ]
+    )
+
+
+@contextmanager
+def watching(executed: Executed) -> Iterator[_Watch]:
+    """A block that adds to `executed` what runs in it, in this thread.
+
+    A profile function that was set before is left out for as long.
+    """
+    state, profile = this_thread.state, sys.getprofile()
+    outer, watch, noted = state.seeing, _Watch(), state.constants
+    state.seeing, state.constants = watch.see, watch.constants
+    sys.setprofile(watch.see)
+    try:
+        yield watch
+    finally:
+        watch.is_on, state.seeing = False, outer
+        executed.constants, state.constants = Counter(watch.constants), noted
+        sys.setprofile(profile)
+        whole = watch.whole()
+        executed.add(whole)
+        if outer is not None:
+            outer.__self__.add(whole)

@@ -1,0 +1,403 @@
+"""States that a captured function reads where no closure, global or attribute shows them."""
+
+import builtins
+import collections
+import contextlib
+import functools
+import importlib
+import io
+import itertools
+import logging
+import operator
+import os
+import queue
+import random
+import sys
+import threading
+import time
+import types
+import weakref
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+from tests.replays import Capture, replayed_like_plain, results, tensor
+
+from ferrule import Tensor, TinyJit, nn
+
+K = 1.0
+PLACES = itertools.count()
+
+
+class Bag:
+    """An object with any attributes."""
+
+    k: float
+    step: int
+
+    def __init__(self, **attributes: Any) -> None:
+        vars(self).update(attributes)
+
+
+def set_global(value: float) -> None:
+    globals()["K"] = value
+
+
+# *** run plainly: the state is nowhere in Python ***
+
+
+def a_queue(capture: Capture) -> Iterator[Any]:
+    found: queue.Queue[float] = queue.Queue()
+    for number in range(50):
+        found.put(float(number))
+    yield from results(capture(lambda x: x * found.get()), {})
+
+
+def pythons_random_numbers(capture: Capture) -> Iterator[Any]:
+    random.seed(0)
+    yield from results(capture(lambda x: x * random.random()), {})
+
+
+def a_shuffle(capture: Capture) -> Iterator[Any]:
+    random.seed(0)
+
+    @capture
+    def f(x: Tensor) -> Tensor:
+        order = [1.0, 2.0, 3.0]
+        random.shuffle(order)
+        return x * order[0]
+
+    yield from results(f, {})
+
+
+def numpys_random_numbers(capture: Capture) -> Iterator[Any]:
+    rng = np.random.default_rng(0)
+    yield from results(capture(lambda x: x * float(rng.random())), {})
+
+
+def numpys_global_random_numbers(capture: Capture) -> Iterator[Any]:
+    np.random.seed(0)
+    yield from results(capture(lambda x: x * float(np.random.rand())), {})
+
+
+def an_iterator(capture: Capture) -> Iterator[Any]:
+    count = itertools.count()
+    yield from results(capture(lambda x: x * next(count)), {})
+
+
+def a_loop_over_an_iterator(capture: Capture) -> Iterator[Any]:
+    numbers = iter(range(100))
+
+    @capture
+    def f(x: Tensor) -> Tensor:
+        for number in numbers:
+            x = x * number
+            break
+        return x
+
+    yield from results(f, {})
+
+
+def a_generator(capture: Capture) -> Iterator[Any]:
+    numbers = (float(number) for number in range(100))
+    yield from results(capture(lambda x: x * next(numbers)), {})
+
+
+def a_file(capture: Capture) -> Iterator[Any]:
+    file = io.StringIO("\n".join(map(str, range(50))))
+    yield from results(capture(lambda x: x * float(file.readline())), {})
+
+
+def all_globals(capture: Capture) -> Iterator[Any]:
+    set_global(1.0)
+    f = capture(lambda x: x * globals()["K"])
+    yield from results(f, {4: lambda: set_global(2.0), 7: lambda: set_global(3.0)})
+
+
+def variables_of_a_thread(capture: Capture) -> Iterator[Any]:
+    found = threading.local()
+    found.k = 2.0
+    f = capture(lambda x: x * getattr(found, "k", 5.0))
+    yield from results(f, {})
+    others: list[Any] = []
+    thread = threading.Thread(target=lambda: others.append(f(tensor(3, 1)).tolist()))
+    thread.start()
+    thread.join()
+    yield others
+
+
+def a_proxy(capture: Capture) -> Iterator[Any]:
+    bag = Bag(k=2.0)
+    proxy = weakref.proxy(bag)
+    yield from results(capture(lambda x: x * proxy.k), {5: lambda: setattr(bag, "k", 3.0)})
+
+
+def an_attribute_getter(capture: Capture) -> Iterator[Any]:
+    bag, get = Bag(k=2.0), operator.attrgetter("k")
+    yield from results(capture(lambda x: x * get(bag)), {5: lambda: setattr(bag, "k", 3.0)})
+
+
+def views_of_a_dict(capture: Capture) -> Iterator[Any]:
+    found = {"a": 1.0}
+    values, proxy = found.values(), types.MappingProxyType(found)
+    f = capture(lambda x: x * sum(values))
+    g = capture(lambda x: x * proxy["a"])
+    yield from results(f, {5: lambda: found.update(a=2.0), 8: lambda: found.update(b=2.0)})
+    yield from results(g, {5: lambda: found.update(a=3.0)})
+
+
+# *** captured, and captured again when it changes ***
+
+
+def layers_that_are_added(capture: Capture) -> Iterator[Any]:
+    layers = nn.Sequential(lambda x: x * 2)
+    f = capture(lambda x: layers(x))
+    more = [lambda x: x + 1, lambda x: x * 5]
+    yield from results(f, {4: lambda: layers.append(more[0]), 8: lambda: layers.extend(more[1:])})
+
+
+def the_order_of_keywords(capture: Capture) -> Iterator[Any]:
+    @capture
+    def f(x: Tensor, **factors: float) -> Tensor:
+        for name, value in factors.items():
+            x = x * value if name == "a" else x + value
+        return x
+
+    for call in range(9):
+        if call < 4 or call > 6:
+            yield f(tensor(2, 1), a=2.0, b=3.0).tolist()
+        else:
+            yield f(tensor(2, 1), b=3.0, a=2.0).tolist()
+
+
+def a_weak_reference_that_dies(capture: Capture) -> Iterator[Any]:
+    bags = [Bag(k=2.0)]
+    reference = weakref.ref(bags[0])
+
+    @capture
+    def f(x: Tensor) -> Tensor:
+        found = reference()
+        return x * (9.0 if found is None else found.k)
+
+    yield from results(f, {5: bags.clear})
+
+
+def the_level_of_a_logger(capture: Capture) -> Iterator[Any]:
+    logger = logging.getLogger(f"ferrule.{next(PLACES)}")
+    logger.setLevel(logging.ERROR)
+    f = capture(lambda x: x * 2 if logger.isEnabledFor(logging.INFO) else x * 3)
+    yield from results(f, {5: lambda: logger.setLevel(logging.INFO)})
+
+
+def a_function_for_another_type(capture: Capture) -> Iterator[Any]:
+    @functools.singledispatch
+    def factor(_: object) -> float:
+        return 2.0
+
+    f = capture(lambda x: x * factor(3))
+    yield from results(f, {5: lambda: factor.register(int)(lambda _: 7.0)})
+
+
+def attributes_that_a_class_makes_up(capture: Capture) -> Iterator[Any]:
+    class MadeUp:
+        def __getattribute__(self, name: str) -> Any:
+            return K
+
+    set_global(1.0)
+    made_up = MadeUp()
+    yield from results(capture(lambda x: x * made_up.k), {5: lambda: set_global(4.0)})
+
+
+def builtin_names(capture: Capture) -> Iterator[Any]:
+    vars(builtins)["FACTOR"] = 2.0
+    f = capture(lambda x: x * FACTOR)  # type: ignore[name-defined]  # noqa: F821
+    try:
+        yield from results(f, {5: lambda: vars(builtins).update(FACTOR=3.0)})
+    finally:
+        del vars(builtins)["FACTOR"]
+
+
+def a_global_that_hides_a_builtin_name(capture: Capture) -> Iterator[Any]:
+    f = capture(lambda x: x * max(2, 3))
+    try:
+        yield from results(f, {5: lambda: globals().update(max=min)})
+    finally:
+        globals().pop("max", None)
+
+
+def modules_by_name(capture: Capture) -> Iterator[Any]:
+    module = types.ModuleType("settings_of_a_test")
+    vars(module)["K"] = 1.0
+    sys.modules[module.__name__] = module
+    f = capture(lambda x: x * sys.modules["settings_of_a_test"].K)
+    try:
+        yield from results(f, {5: lambda: setattr(module, "K", 2.0)})
+    finally:
+        del sys.modules[module.__name__]
+
+
+def modules_that_are_imported_by_name(capture: Capture) -> Iterator[Any]:
+    module = types.ModuleType("settings_of_a_test")
+    vars(module)["K"] = 1.0
+    sys.modules[module.__name__] = module
+    f = capture(lambda x: x * importlib.import_module("settings_of_a_test").K)
+    try:
+        yield from results(f, {5: lambda: setattr(module, "K", 3.0)})
+    finally:
+        del sys.modules[module.__name__]
+
+
+def the_environment(capture: Capture) -> Iterator[Any]:
+    environ = os.environ  # noqa: TID251  # a program's own variable
+    environ["FACTOR"] = "1"
+    f = capture(lambda x: x * float(os.environ["FACTOR"]))  # noqa: TID251
+    try:
+        yield from results(f, {5: lambda: environ.update(FACTOR="2")})
+    finally:
+        del environ["FACTOR"]
+
+
+def a_method_of_tensors(capture: Capture) -> Iterator[Any]:
+    plain = Tensor.relu
+    f = capture(lambda x: (x - 2).relu())
+    try:
+        yield from results(f, {5: lambda: setattr(Tensor, "relu", lambda x: x * 100)})
+    finally:
+        setattr(Tensor, "relu", plain)  # noqa: B010
+
+
+def the_call_of_a_layer(capture: Capture) -> Iterator[Any]:
+    Tensor.manual_seed(0)
+    layer, plain = nn.Linear(2, 2), nn.Linear.__call__
+    f = capture(lambda x: layer(x))
+    try:
+        yield from results(f, {5: lambda: setattr(nn.Linear, "__call__", lambda _, x: x * 100)})
+    finally:
+        setattr(nn.Linear, "__call__", plain)  # noqa: B010
+
+
+def the_call_of_a_derived_layer(capture: Capture) -> Iterator[Any]:
+    class Derived(nn.Linear):
+        pass
+
+    Tensor.manual_seed(0)
+    layer = Derived(2, 2)
+    f = capture(lambda x: layer(x))
+    yield from results(f, {5: lambda: setattr(Derived, "__call__", lambda _, x: x * 100)})
+
+
+def a_text_that_is_evaluated(capture: Capture) -> Iterator[Any]:
+    set_global(1.0)
+    yield from results(capture(lambda x: x * eval("K")), {5: lambda: set_global(2.0)})
+
+
+def defaults_that_are_replaced(capture: Capture) -> Iterator[Any]:
+    def scaled(x: Tensor, factor: float = 2.0) -> Tensor:
+        return x * factor
+
+    f = capture(lambda x: scaled(x))
+    yield from results(f, {5: lambda: setattr(scaled, "__defaults__", (7.0,))})
+
+
+def the_class_of_an_object(capture: Capture) -> Iterator[Any]:
+    class First:
+        k = 1.0
+
+    class Second:
+        k = 5.0
+
+    found = First()
+    f = capture(lambda x: x * found.k)
+    yield from results(f, {5: lambda: setattr(found, "__class__", Second)})
+
+
+def several_dicts_as_one(capture: Capture) -> Iterator[Any]:
+    found = {"a": 1.0}
+    whole = collections.ChainMap({}, found)
+    yield from results(capture(lambda x: x * whole["a"]), {5: lambda: found.update(a=2.0)})
+
+
+def attributes_of_a_number(capture: Capture) -> Iterator[Any]:
+    class Number(float):
+        factor = 1.0
+
+    number = Number(2.0)
+    f = capture(lambda x: x * number.factor)
+    yield from results(f, {5: lambda: setattr(number, "factor", 3.0)})
+
+
+def a_cached_function(capture: Capture) -> Iterator[Any]:
+    values = [1.0]
+
+    @functools.lru_cache
+    def factor() -> float:
+        return values[0]
+
+    def change() -> None:
+        values[0] = 5.0
+        factor.cache_clear()
+
+    yield from results(capture(lambda x: x * factor()), {5: change})
+
+
+def keywords_of_a_partial(capture: Capture) -> Iterator[Any]:
+    scaled = functools.partial(lambda x, factor: x * factor, factor=2.0)
+    f = capture(lambda x: scaled(x))
+    yield from results(f, {5: lambda: scaled.keywords.update(factor=3.0)})
+
+
+# *** captured: nothing of it is in the result ***
+
+
+def a_clock_and_a_report(capture: Capture) -> Iterator[Any]:
+    logger = logging.getLogger(f"ferrule.{next(PLACES)}")
+
+    @capture
+    def f(x: Tensor) -> Tensor:
+        begin = time.perf_counter()
+        y = (x * 2).realize()
+        with contextlib.redirect_stdout(None):
+            print("done")
+        logger.debug("it took %s", time.perf_counter() - begin)
+        return y
+
+    yield from results(f, {})
+
+
+EITHER = [modules_that_are_imported_by_name]
+"""Captured or not by what else the modules of Python have, such as files."""
+PLAIN = [
+    *(a_queue, pythons_random_numbers, a_shuffle, numpys_random_numbers),
+    *(numpys_global_random_numbers, an_iterator, a_loop_over_an_iterator, a_generator, a_file),
+    *(all_globals, variables_of_a_thread, a_proxy, an_attribute_getter, views_of_a_dict),
+]
+CAPTURED = [
+    *(layers_that_are_added, the_order_of_keywords, a_weak_reference_that_dies),
+    *(the_level_of_a_logger, a_function_for_another_type, attributes_that_a_class_makes_up),
+    *(builtin_names, a_global_that_hides_a_builtin_name, modules_by_name, the_environment),
+    *(a_method_of_tensors, the_call_of_a_layer, the_call_of_a_derived_layer),
+    *(a_text_that_is_evaluated, defaults_that_are_replaced, the_class_of_an_object),
+    *(several_dicts_as_one, attributes_of_a_number, a_cached_function),
+    *(keywords_of_a_partial, a_clock_and_a_report),
+]
+
+
+@pytest.mark.parametrize("case", [*PLAIN, *CAPTURED, *EITHER], ids=lambda case: case.__name__)
+def test_replays_see_what_plain_calls_see(case: Callable[[Capture], Iterator[Any]]) -> None:
+    captured = replayed_like_plain(case)
+    assert captured
+    if case not in EITHER:
+        assert all([bool(jit.jit_cache) == (case in CAPTURED) for jit in captured])
+
+
+def test_the_time_is_that_of_each_call() -> None:
+    begin = time.perf_counter()
+
+    @TinyJit
+    def elapsed(x: Tensor) -> Tensor:
+        return x * (time.perf_counter() - begin)
+
+    found = [elapsed(tensor(1)).item() for _ in range(8)]
+    assert len(set(found)) == len(found)
+    assert not elapsed.jit_cache
