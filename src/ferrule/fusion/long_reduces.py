@@ -12,7 +12,7 @@ from functools import lru_cache
 from typing import Any, Final
 
 from ferrule.base.helpers import prod
-from ferrule.ir.dtype import dtypes
+from ferrule.ir.dtype import compute_dtype
 from ferrule.ir.expr import sint
 from ferrule.ir.lazy import LazyBuffer
 from ferrule.ir.op_table import MOVEMENTS, REDUCED, reduced_axes
@@ -84,8 +84,7 @@ def _reduced(x: LazyBuffer, op: Any, axes: frozenset[int]) -> LazyBuffer:
     if found is None:
         return x.r(op, axes)
     axis, parts = found
-    narrow = dtypes.is_float(x.dtype) and x.dtype.itemsize < 4
-    whole = x.cast(dtypes.float32 if narrow else x.dtype)
+    whole = x.cast(compute_dtype(x.dtype))
     length = x.shape[axis]
     size = length // parts
     before, behind = x.shape[:axis], x.shape[axis + 1 :]

@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from ferrule.codegen.schedules.gpu.split_reduce import Parts, how_combined
-from ferrule.ir.dtype import DType, dtypes
+from ferrule.ir.dtype import DType, compute_dtype
 from ferrule.ir.lazyop import BufferOps, LazyOp, MemBuffer, ReduceOps, UnaryOps
 from ferrule.ir.shape.shapetracker import ShapeTracker
 
@@ -36,7 +36,7 @@ def in_parts(ast: LazyOp, parts: Parts, number: int) -> tuple[LazyOp, LazyOp]:
 
 
 def _partial(reduce: LazyOp, parts: Parts) -> LazyOp:
-    body = _split(_cast(reduce.src[0], _accumulated(reduce.dtype)), parts)
+    body = _split(_cast(reduce.src[0], compute_dtype(reduce.dtype)), parts)
     if reduce.op is not ReduceOps.SCATTER:
         return LazyOp(reduce.op, (body,), (parts.count, *reduce.shape))
     axis, *others = reduce.arg
@@ -64,12 +64,6 @@ def numbered(ast: LazyOp) -> tuple[LazyOp, list[int]]:
             arg = replace(arg, idx=old.index(arg.idx))
         done[node] = LazyOp(node.op, src, arg)
     return done[ast], old
-
-
-def _accumulated(dtype: DType) -> DType:
-    """The dtype in which a reduce of `dtype` accumulates: float32 for narrower floats."""
-    narrow = dtypes.is_float(dtype) and dtype.itemsize < 4
-    return dtypes.float32 if narrow else dtype
 
 
 def _cast(value: LazyOp, dtype: DType) -> LazyOp:
