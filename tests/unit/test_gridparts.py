@@ -13,7 +13,7 @@ from ferrule.codegen.interpret import interpret
 from ferrule.codegen.linearizer import Linearizer
 from ferrule.codegen.schedules.gpu.split_reduce import Parts, parts_of
 from ferrule.dtype import DType, dtypes
-from ferrule.fusion.split_reduce import in_parts, numbered
+from ferrule.fusion.long_reduces import in_parts, numbered
 from ferrule.ir.expr import Variable
 from ferrule.ir.target import Target
 from ferrule.ops import BufferOps, LazyOp, MemBuffer, ReduceOps, UnaryOps
@@ -180,9 +180,17 @@ def test_the_old_contents_of_the_result_are_read_by_the_second_kernel() -> None:
 # -- scatters --------------------------------------------------------------------------------------
 
 
-def scatter(shape: tuple[int, ...], axis: int, size: int, *how: str) -> LazyOp:
+def scatter(
+    shape: tuple[int, ...],
+    axis: int,
+    size: int,
+    *how: str,
+    dtype: DType = dtypes.float32,
+    base: LazyOp | None = None,
+) -> LazyOp:
     places = load(2, *shape, dtype=dtypes.int32)
-    return store(LazyOp(ReduceOps.SCATTER, (load(1, *shape), places), (axis, size, *how)))
+    values = (load(1, *shape, dtype=dtype), places, *([] if base is None else [base]))
+    return store(LazyOp(ReduceOps.SCATTER, values, (axis, size, *how)))
 
 
 def test_scatters_to_few_places_are_worth_parts() -> None:
@@ -197,6 +205,8 @@ def test_scatters_to_few_places_are_worth_parts() -> None:
         scatter((8192, 768), 0, 50257),  # to so many that each part of them takes longer
         scatter((20,), 0, 256),
         scatter((1_000_000,), 0, 256, "last"),  # the order of all of them counts
+        scatter((1_000_000,), 0, 256, dtype=dtypes.bool),
+        scatter((1_000_000,), 0, 256, base=load(0, 256)),
     ],
 )
 def test_scatters_that_are_left_alone(ast: LazyOp) -> None:
@@ -246,6 +256,17 @@ def test_a_column_sum_and_its_epilogue_are_two_kernels() -> None:
     found, count = counted(x.var(0))
     np.testing.assert_allclose(found, values.var(0, ddof=1), rtol=1e-4)
     assert count == 4
+
+
+@pytest.mark.usefixtures("gpu")
+def test_parts_of_two_reduces_are_one_pass_over_memory() -> None:
+    """A variance is a sum of squares and one of distances, both from the mean."""
+    values = np.random.default_rng(0).standard_normal((64, 30_000)).astype(np.float32)
+    x = Tensor(values, device="NUMPY").realize()
+    found, count = counted(x.var(1))
+    np.testing.assert_allclose(found, values.var(1, ddof=1), rtol=1e-4)
+    assert count == 4
+    assert GlobalCounters.global_mem < 2.1 * x.nbytes
 
 
 @pytest.mark.usefixtures("gpu")

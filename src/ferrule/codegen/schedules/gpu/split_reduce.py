@@ -24,8 +24,8 @@ from ferrule.codegen.schedules.gpu.scatter import scatter_seconds
 from ferrule.codegen.schedules.gpu.tile import seconds_in_parts
 from ferrule.ir.dtype import dtypes
 from ferrule.ir.expr import as_expr, sint
-from ferrule.ir.lazyop import BufferOps, LazyOp, MemBuffer, ReduceOps, how_scattered
-from ferrule.ir.op_table import reduced_axes, scattered
+from ferrule.ir.lazyop import BufferOps, LazyOp, MemBuffer, ReduceOps
+from ferrule.ir.op_table import combination_of, reduced_axes
 from ferrule.ir.shape.layout import storage_size
 from ferrule.ir.target import Target
 
@@ -102,7 +102,7 @@ def _reduces_to_results(ast: LazyOp) -> tuple[LazyOp, ...]:
         return ()
     found = [node for node in ast.toposort() if isinstance(node.op, ReduceOps)]
     if any(node.op is ReduceOps.SCATTER for node in found):
-        return tuple(found) if len(found) == 1 and how_combined(found[0]) else ()
+        return tuple(found) if len(found) == 1 and _is_in_any_order(found[0]) else ()
     shapes = {(node.shape, node.src[0].shape) for node in found}
     if len(shapes) != 1 or storage_size(found[0].shape) != storage_size(ast.src[0].shape):
         return ()
@@ -110,16 +110,10 @@ def _reduces_to_results(ast: LazyOp) -> tuple[LazyOp, ...]:
     return () if below & set(found) else tuple(found)
 
 
-def how_combined(reduce: LazyOp) -> ReduceOps | None:
-    """The reduce that combines the parts of another; None if only the order of all elements
-    decides.
-    """
-    if reduce.op is not ReduceOps.SCATTER:
-        assert isinstance(reduce.op, ReduceOps)
-        return reduce.op
-    if reduce.dtype is dtypes.bool or len(reduce.src) > 2:
-        return None
-    return scattered(how_scattered(reduce.arg)).reduce
+def _is_in_any_order(scatter: LazyOp) -> bool:
+    """True if a reduce combines parts of a SCATTER; else the order of all elements decides."""
+    combine = combination_of(ReduceOps.SCATTER, scatter.arg).reduce
+    return combine is not None and scatter.dtype is not dtypes.bool and len(scatter.src) == 2
 
 
 def _candidates(sizes: Sequence[sint], axes: Sequence[int], most: int) -> Iterator[tuple[int, int]]:
