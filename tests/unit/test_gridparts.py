@@ -13,7 +13,7 @@ from ferrule.codegen.interpret import interpret
 from ferrule.codegen.linearizer import Linearizer
 from ferrule.codegen.schedules.gpu.split_reduce import Parts, parts_of
 from ferrule.dtype import DType, dtypes
-from ferrule.fusion.long_reduces import in_parts, numbered
+from ferrule.fusion.long_reduces import in_parts, numbered, parts_of_long_reduce
 from ferrule.ir.expr import Variable
 from ferrule.ir.target import Target
 from ferrule.ops import BufferOps, LazyOp, MemBuffer, ReduceOps, UnaryOps
@@ -87,6 +87,31 @@ def test_a_reduce_that_another_needs_is_left_alone() -> None:
 def test_reduces_over_different_axes_are_left_alone() -> None:
     a, b = total(load(1, 1 << 16, 64), 0), total(load(2, 64, 1 << 16), 1)
     assert parts(store(sub(a, b.permute((1, 0))))) is None
+
+
+# -- by shape alone, on any device -----------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("shape", "axes", "expected"),
+    [
+        ((1 << 17,), {0}, (0, 64)),
+        (((1 << 17) - 1,), {0}, None),
+        ((1 << 23,), {0}, (0, 128)),  # so that a part has fewer than 2**17
+        (((1 << 23) - 1,), {0}, (0, 64)),
+        ((1 << 30,), {0}, (0, 256)),
+        ((31, 131_101), {1}, (1, 64)),
+        ((32, 131_101), {1}, None),
+        ((640, 700), {0, 1}, (1, 70)),  # the least divisor that is enough
+        ((8192, 8193), {0, 1}, None),  # 511 parts of 16 elements would leave many over
+        ((40, 4099), {0, 1}, (1, 64)),
+        ((400, 401), {0, 1}, (1, 401)),
+    ],
+)
+def test_long_reduces_are_split_by_their_shapes(
+    shape: tuple[int, ...], axes: set[int], expected: tuple[int, int] | None
+) -> None:
+    assert parts_of_long_reduce(shape, frozenset(axes)) == expected
 
 
 # -- what both kernels give ------------------------------------------------------------------------

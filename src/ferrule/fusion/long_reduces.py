@@ -159,21 +159,15 @@ def parts_of_long_reduce(shape: Shape, axes: frozenset[int]) -> tuple[int, int] 
         return None
     axis = max(axes, key=lambda a: sizes[a])
     size = sizes[axis]
+    wanted = min(max(2 * FEW_RESULTS, combined // LONG_REDUCE + 1), MAX_PARTS - 1)
     if size == combined:
-        parts = 2 * FEW_RESULTS
-        while size // parts >= LONG_REDUCE and 2 * parts < MAX_PARTS:
-            parts *= 2
-        return axis, parts
+        return axis, min(1 << (wanted - 1).bit_length(), MAX_PARTS // 2)
     if not is_known(shape):
         return None
     fit = [parts for parts in range(8, MAX_PARTS) if size % parts == 0]
-    enough = [
-        parts for parts in range(2 * FEW_RESULTS, MAX_PARTS) if combined // parts < LONG_REDUCE
-    ]
     if fit:
-        return axis, next((parts for parts in fit if parts in enough), fit[-1])
-    parts = enough[0] if enough else MAX_PARTS - 1
-    return (axis, parts) if parts <= size // parts else None
+        return axis, next((parts for parts in fit if parts >= wanted), fit[-1])
+    return (axis, wanted) if wanted <= size // wanted else None
 
 
 @lru_cache(maxsize=4096)
