@@ -55,7 +55,7 @@ _MOVED_TO = {
         schedule.costs schedule.cut schedule.expansion schedule.forms schedule.fusion=groups
         schedule.gains schedule.graph schedule.guests=horizontal_reduces schedule.hazards
         schedule.joined=concat schedule.keep=stages schedule.legality schedule.long_reduces
-        schedule.merge=horizontal_elementwise schedule.order schedule.parts=split_reduce
+        schedule.merge=horizontal_elementwise schedule.order schedule.parts=long_reduces
         schedule.rounding schedule.signature schedule.slots schedule.tasks schedule.trees
         schedule.updates schedule.views schedule=
     """,

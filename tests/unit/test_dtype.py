@@ -14,6 +14,7 @@ from ferrule.dtype import (
     DType,
     DTypeError,
     check_range,
+    compute_dtype,
     dtypes,
     exact,
     promote,
@@ -174,6 +175,13 @@ def test_sums_widen(operand: str, result: str) -> None:
 @pytest.mark.parametrize("dtype", FLOATS, ids=repr)
 def test_sums_of_floats_keep_their_type(dtype: DType) -> None:
     assert sum_dtype(dtype) is dtype
+
+
+def test_floats_narrower_than_float32_are_computed_in_it() -> None:
+    narrow = {"float16", "bfloat16", "float8_e4m3", "float8_e5m2"}
+    assert {dtype.name for dtype in dtypes.all if compute_dtype(dtype) is not dtype} == narrow
+    for name in narrow:
+        assert compute_dtype(dtypes.from_name(name)) is dtypes.float32
 
 
 def test_aliases() -> None:

@@ -13,7 +13,7 @@ from ferrule.codegen.interpret import interpret
 from ferrule.codegen.linearizer import Linearizer
 from ferrule.codegen.schedules.gpu.split_reduce import Parts, parts_of
 from ferrule.dtype import DType, dtypes
-from ferrule.fusion.split_reduce import in_parts, numbered
+from ferrule.fusion.long_reduces import in_parts, numbered, parts_of_long_reduce
 from ferrule.ir.expr import Variable
 from ferrule.ir.target import Target
 from ferrule.ops import BufferOps, LazyOp, MemBuffer, ReduceOps, UnaryOps
@@ -87,6 +87,31 @@ def test_a_reduce_that_another_needs_is_left_alone() -> None:
 def test_reduces_over_different_axes_are_left_alone() -> None:
     a, b = total(load(1, 1 << 16, 64), 0), total(load(2, 64, 1 << 16), 1)
     assert parts(store(sub(a, b.permute((1, 0))))) is None
+
+
+# -- by shape alone, on any device -----------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("shape", "axes", "expected"),
+    [
+        ((1 << 17,), {0}, (0, 64)),
+        (((1 << 17) - 1,), {0}, None),
+        ((1 << 23,), {0}, (0, 128)),  # so that a part has fewer than 2**17
+        (((1 << 23) - 1,), {0}, (0, 64)),
+        ((1 << 30,), {0}, (0, 256)),
+        ((31, 131_101), {1}, (1, 64)),
+        ((32, 131_101), {1}, None),
+        ((640, 700), {0, 1}, (1, 70)),  # the least divisor that is enough
+        ((8192, 8193), {0, 1}, None),  # 511 parts of 16 elements would leave many over
+        ((40, 4099), {0, 1}, (1, 64)),
+        ((400, 401), {0, 1}, (1, 401)),
+    ],
+)
+def test_long_reduces_are_split_by_their_shapes(
+    shape: tuple[int, ...], axes: set[int], expected: tuple[int, int] | None
+) -> None:
+    assert parts_of_long_reduce(shape, frozenset(axes)) == expected
 
 
 # -- what both kernels give ------------------------------------------------------------------------
@@ -180,9 +205,17 @@ def test_the_old_contents_of_the_result_are_read_by_the_second_kernel() -> None:
 # -- scatters --------------------------------------------------------------------------------------
 
 
-def scatter(shape: tuple[int, ...], axis: int, size: int, *how: str) -> LazyOp:
+def scatter(
+    shape: tuple[int, ...],
+    axis: int,
+    size: int,
+    *how: str,
+    dtype: DType = dtypes.float32,
+    base: LazyOp | None = None,
+) -> LazyOp:
     places = load(2, *shape, dtype=dtypes.int32)
-    return store(LazyOp(ReduceOps.SCATTER, (load(1, *shape), places), (axis, size, *how)))
+    values = (load(1, *shape, dtype=dtype), places, *([] if base is None else [base]))
+    return store(LazyOp(ReduceOps.SCATTER, values, (axis, size, *how)))
 
 
 def test_scatters_to_few_places_are_worth_parts() -> None:
@@ -197,6 +230,8 @@ def test_scatters_to_few_places_are_worth_parts() -> None:
         scatter((8192, 768), 0, 50257),  # to so many that each part of them takes longer
         scatter((20,), 0, 256),
         scatter((1_000_000,), 0, 256, "last"),  # the order of all of them counts
+        scatter((1_000_000,), 0, 256, dtype=dtypes.bool),
+        scatter((1_000_000,), 0, 256, base=load(0, 256)),
     ],
 )
 def test_scatters_that_are_left_alone(ast: LazyOp) -> None:
@@ -246,6 +281,17 @@ def test_a_column_sum_and_its_epilogue_are_two_kernels() -> None:
     found, count = counted(x.var(0))
     np.testing.assert_allclose(found, values.var(0, ddof=1), rtol=1e-4)
     assert count == 4
+
+
+@pytest.mark.usefixtures("gpu")
+def test_parts_of_two_reduces_are_one_pass_over_memory() -> None:
+    """A variance is a sum of squares and one of distances, both from the mean."""
+    values = np.random.default_rng(0).standard_normal((64, 30_000)).astype(np.float32)
+    x = Tensor(values, device="NUMPY").realize()
+    found, count = counted(x.var(1))
+    np.testing.assert_allclose(found, values.var(1, ddof=1), rtol=1e-4)
+    assert count == 4
+    assert GlobalCounters.global_mem < 2.1 * x.nbytes
 
 
 @pytest.mark.usefixtures("gpu")

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from typing import TypeAlias
 
 import numpy as np
 import pytest
-from tests.kernels import CASES, Case, load, running, store, total
+from tests.kernels import CASES, Case, load, padded, reduce, running, store, total
 from tests.programs import HOST
 from tests.roles import the_output, the_reduce
 
@@ -18,9 +19,20 @@ from ferrule.codegen.lower import lower
 from ferrule.codegen.opt import Opt, ScheduleError, apply_opts
 from ferrule.codegen.primitives.scans import scanned
 from ferrule.dtype import dtypes
+from ferrule.fusion.graph import toposort
 from ferrule.helpers import GlobalCounters
+from ferrule.ir.lazy import LazyBuffer
+from ferrule.ir.lazyop import running_axis
 from ferrule.ir.shape.shapetracker import ShapeTracker
-from ferrule.ops import BufferOps, ConstBuffer, LazyOp, MovementOps, ReduceOps
+from ferrule.ops import (
+    BufferOps,
+    ConstBuffer,
+    LazyOp,
+    MemBuffer,
+    MovementOps,
+    ReduceOps,
+    TernaryOps,
+)
 from ferrule.schedule import create_schedule
 from ferrule.tensor import Tensor
 
@@ -60,6 +72,93 @@ def test_lanes_go_along_columns_where_these_are_contiguous() -> None:
     kernel = Linearizer(sums(64, 40, 1), WIDE).scheduled
     assert [loop.kind for loop in the_reduce(kernel).loops] == [Kind.VECTOR]
     assert the_reduce(kernel).computes[0].by_lanes is not None
+
+
+Value: TypeAlias = "LazyOp | LazyBuffer"
+
+
+def windows(x: Value, before: int, behind: int, *window: int) -> Value:
+    """Windows along the first of two axes, with padding at its ends."""
+    return x.pad(((before, behind), (0, 0))).window(0, *window)
+
+
+def summed(x: Value, *axes: int) -> Value:
+    if isinstance(x, LazyBuffer):
+        return x.r(ReduceOps.SUM, axes)
+    return reduce(ReduceOps.SUM, x, *axes)
+
+
+def filled(x: Value, before: int) -> Value:
+    """Padded with -1."""
+    pad = ((before, 0), (0, 0))
+    if isinstance(x, LazyOp):
+        return padded(x, pad, -1)
+    inside = LazyBuffer.const(True, dtypes.bool, x.shape, x.device).pad(pad)
+    wide = x.pad(pad)
+    number = LazyBuffer.const(-1, x.dtype, wide.shape, x.device)
+    return inside.e(TernaryOps.WHERE, wide, number)
+
+
+TOTALS: dict[str, tuple[Callable[[Value], Value], int | None]] = {
+    "rows": (lambda x: summed(windows(x, 9, 0, 10), 2), 0),
+    "columns": (lambda x: summed(x.pad(((0, 0), (2, 0))).window(1, 3), 2), 1),
+    "behind other numbers": (lambda x: summed(filled(x, 9).window(0, 10), 2), 0),
+    "zeros at the end": (lambda x: summed(windows(x.shrink(((0, 6), (0, 3))), 9, 4, 10), 2), 0),
+    "of no padding": (lambda x: summed(x.shrink(((0, 9), (0, 3))).window(0, 5), 2), None),
+    "of shorter windows": (lambda x: summed(windows(x, 4, 0, 5), 2), None),
+    "of longer windows": (lambda x: summed(windows(x, 10, 0, 11), 2), None),
+    "of what is around": (lambda x: summed(windows(x, 5, 4, 10), 2), None),
+    "of what is behind": (lambda x: summed(windows(x, 0, 9, 10), 2), None),
+    "every second": (lambda x: summed(windows(x, 9, 9, 10, 2), 2), None),
+    "of every second": (lambda x: summed(windows(x, 9, 9, 10, 1, 2), 2), None),
+    "over windows": (lambda x: summed(windows(x, 9, 0, 10), 0), None),
+    "of both axes": (lambda x: summed(windows(x, 9, 0, 10), 1, 2), None),
+    "of one element": (lambda x: summed(x.shrink(((0, 1), (0, 3))).window(0, 1), 2), None),
+}
+
+
+@pytest.mark.parametrize("name", TOTALS)
+def test_trees_and_graphs_are_described_alike(name: str) -> None:
+    make, axis = TOTALS[name]
+    assert running_axis(make(LazyBuffer.empty((10, 3), dtypes.float32, "NUMPY"))) == axis
+    assert running_axis(make(load(1, 10, 3))) == axis
+
+
+@pytest.mark.parametrize("name", ["rows", "columns", "zeros at the end"])
+def test_kernels_run_where_trees_do(name: str) -> None:
+    """The cost of a running total is what its schedule makes true."""
+    make, _ = TOTALS[name]
+    kernel = lower(store(make(load(1, 10, 3))), "k")
+    loops = the_output(kernel).loops
+    assert any(scanned(the_reduce(kernel), loop.range) is not None for loop in loops)
+
+
+@pytest.mark.parametrize("method", ["cumsum", "cumprod", "cummax"])
+@pytest.mark.parametrize("axis", [0, 1])
+def test_those_of_tensors_are_recognised(method: str, axis: int) -> None:
+    x = Tensor(np.ones((20, 30), np.float32)).realize()
+    result = getattr(x, method)(axis)
+    values = result.values if method == "cummax" else result
+    found = {running_axis(node) for node in toposort([values.lazydata])}
+    assert found == {None, 1}  # the axis is the last while it is scanned
+    (item,) = create_schedule([values.lazydata])
+    assert {running_axis(node) for node in item.ast.toposort()} == {None, 1}
+
+
+def test_scatters_are_no_running_totals() -> None:
+    values = LazyBuffer.empty((10, 3), dtypes.float32, "NUMPY").pad(((9, 0), (0, 0))).window(0, 10)
+    index = LazyBuffer.empty(values.shape, dtypes.int32, "NUMPY")
+    assert running_axis(values.scatter(index, 2, 1)) is None
+
+
+def test_a_view_may_have_the_padding() -> None:
+    before = ((9, 0), (0, 0))
+    view = ShapeTracker.from_shape((10, 3)).pad(before)
+    x = LazyOp(BufferOps.LOAD, (), MemBuffer(1, dtypes.float32, view))
+    assert running_axis(summed(x.window(0, 10), 2)) == 0
+    behind = replace(x.arg, st=ShapeTracker.from_shape((10, 3)).pad(((0, 9), (0, 0))))
+    x = LazyOp(BufferOps.LOAD, (), behind)
+    assert running_axis(summed(x.window(0, 10), 2)) is None
 
 
 def test_only_whole_prefixes_run() -> None:

@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Final, TypeAlias
 
-from ferrule.ir.dtype import dtypes
+from ferrule.ir.dtype import compute_dtype, dtypes
 from ferrule.ir.expr import BOOL, Expr, ExprOp, alu, cast, const
 from ferrule.ir.lazyop import BinaryOps, Op, TernaryOps, UnaryOps, cast_arg
 from ferrule.ir.op_table import ELEMENTWISE
 
-NARROW = (dtypes.float16, dtypes.bfloat16, dtypes.float8_e4m3, dtypes.float8_e5m2)
 LoweringRule: TypeAlias = Callable[..., Expr]
 """A rule from the operands, all in the dtype to compute in, to the result."""
 
@@ -23,9 +22,10 @@ def elementwise(op: Any, operands: list[Expr], arg: Any) -> Expr:
     if op is UnaryOps.CAST:
         return _cast(operands[0], arg)
     rule = LOWERED[op]
-    if dtype not in NARROW or op is TernaryOps.WHERE:
+    wide = compute_dtype(dtype)
+    if wide is dtype or op is TernaryOps.WHERE:
         return rule(*operands)
-    result = rule(*[cast(x, dtypes.float32) for x in operands])
+    result = rule(*[cast(x, wide) for x in operands])
     return result if ELEMENTWISE[op].compares else cast(result, dtype)
 
 
@@ -82,8 +82,7 @@ LOWERED: Final[dict[Op, LoweringRule]] = {
 
 
 def _truth(x: Expr) -> Expr:
-    if x.dtype in NARROW:
-        x = cast(x, dtypes.float32)
+    x = cast(x, compute_dtype(x.dtype))
     return x if x.dtype is BOOL else alu(ExprOp.CMPNE, x, const(0, x.dtype))
 
 

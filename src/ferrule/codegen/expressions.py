@@ -11,11 +11,11 @@ import itertools
 from collections.abc import Generator, Mapping, Sequence
 from typing import assert_never
 
-from ferrule.codegen.elementwise import NARROW, elementwise
+from ferrule.codegen.elementwise import elementwise
 from ferrule.codegen.kernel import MONOIDS, Monoid
 from ferrule.codegen.polyphase import NonzeroTerms, nonzero_terms
 from ferrule.codegen.sums import Sum, one_sum
-from ferrule.ir.dtype import dtypes
+from ferrule.ir.dtype import compute_dtype
 from ferrule.ir.expr import (
     BOOL,
     INDEX,
@@ -167,7 +167,7 @@ class Lowering:
         at: dict[int, Expr] = dict(zip(axes, ranges, strict=True))
         valid = _needed_bounds(valid, idx, node.shape)
         body = yield source, _index_at(idx, at), valid
-        wide = dtypes.float32 if node.dtype in NARROW else node.dtype
+        wide = compute_dtype(node.dtype)
         monoid = _monoid_of(node)
         if not ranges:
             return body

@@ -74,9 +74,10 @@ def widens_factors(target: Target) -> bool:
 
 
 def combines_in_one_kernel(target: Target) -> bool:
-    """True if a kernel combines parts of a long reduce that its own chunks compute.
+    """True if a kernel is never split by the time that its reduces take.
 
-    For thread blocks a second kernel combines them (`codegen/schedules/gpu/split_reduce.py`).
+    For thread blocks it may be, and a second kernel combines the parts
+    (`codegen/schedules/gpu/split_reduce.py`).
     """
     return not _has_blocks(target)
 

@@ -27,7 +27,7 @@ import numpy as np
 
 from ferrule.autograd import TracedValue
 from ferrule.engine.host import Array
-from ferrule.ir.dtype import dtypes
+from ferrule.ir.dtype import compute_dtype, dtypes
 from ferrule.ir.shape.view import ShapeError
 from ferrule.tensor import Tensor
 from ferrule.tensor.algebra.spectra import half_transform, signal_from, transform
@@ -336,11 +336,11 @@ def _along(
 
 def _several(x: Tensor, steps: Sequence[_Step], norm: str | None) -> Tensor:
     """Transforms one after the other, of narrow floats in float32."""
-    narrow = dtypes.is_float(x.dtype) and x.dtype.itemsize < 4
-    result = x.cast(dtypes.float32) if narrow else x
+    wide = compute_dtype(x.dtype)
+    result = x.cast(wide)
     for step, n, axis in steps:
         result = step(result, n, axis, norm)
-    return result.cast(x.dtype) if narrow else result
+    return result if wide is x.dtype else result.cast(x.dtype)
 
 
 # *** frequencies ***

@@ -313,7 +313,7 @@ def _in_parts(work: _Work, target: Target) -> list[_Work]:
     if combines_in_one_kernel(target) or work.ast.op is not BufferOps.STORE:
         return [work]
     from ferrule.codegen.schedules.gpu.split_reduce import parts_of
-    from ferrule.fusion.split_reduce import in_parts, numbered
+    from ferrule.fusion.long_reduces import in_parts, numbered
 
     parts = parts_of(work.ast, target)
     if parts is None:

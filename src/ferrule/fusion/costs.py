@@ -15,10 +15,18 @@ from ferrule.base.records import dataclass
 from ferrule.codegen.intrinsics import native_intrinsic
 from ferrule.codegen.policy import continues_totals, repeats_long_sums, widens_factors
 from ferrule.fusion.graph import Graph, value_sources
-from ferrule.fusion.signature import is_running_total
 from ferrule.ir.dtype import dtypes
 from ferrule.ir.lazy import LazyBuffer
-from ferrule.ir.lazyop import BinaryOps, FunctionOps, LoadOps, MovementOps, Op, ReduceOps, UnaryOps
+from ferrule.ir.lazyop import (
+    BinaryOps,
+    FunctionOps,
+    LoadOps,
+    MovementOps,
+    Op,
+    ReduceOps,
+    UnaryOps,
+    running_axis,
+)
 from ferrule.ir.op_table import ELEMENTWISE, PLAIN_MOVEMENTS, WHOLE_MOVEMENTS
 from ferrule.ir.shape.layout import storage_size
 from ferrule.ir.steps import Step, Steps
@@ -315,7 +323,7 @@ class Costs:
         body = sources[0]
         size = storage_size(node.shape)
         itself = frozenset((node,))
-        if self._continues_totals and is_running_total(node):
+        if self._continues_totals and running_axis(node) is not None:
             work = body.passed + size
             once = Cost(size, 1.0, work, size, False, itself, itself, alone=True)
             return replace(once, is_reduce=True, runs=True)

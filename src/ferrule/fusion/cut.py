@@ -13,7 +13,6 @@ from collections.abc import Set
 from typing import Final, TypeAlias, final
 
 from ferrule.base.config import config
-from ferrule.codegen.policy import continues_totals
 from ferrule.fusion.costs import Cost, Costs, widened_factors
 from ferrule.fusion.gains import Gains
 from ferrule.fusion.graph import Graph, value_sources
@@ -240,14 +239,15 @@ class _Cutter:
     def _visit_sources(
         self, node: LazyBuffer, fusion: Fusion, signature: Signature, nested: bool
     ) -> None:
-        fusion.nodes += self.costs[node].nodes
+        cost = self.costs[node]
+        fusion.nodes += cost.nodes
         fusion.most_evals = max(fusion.most_evals, fusion.space.evals_at(signature))
         nested = nested or isinstance(node.op, ReduceOps)
         for place, source in enumerate(value_sources(node)):
             if base_of(node) is source and place == BASE:
                 self._visit_base(source, fusion)
                 continue
-            at = fusion.space.source_signature(node, signature, place)
+            at = fusion.space.source_signature(node, signature, place, cost.runs)
             indices = self.visits.setdefault(source, {}).setdefault(fusion, {})
             indices[at] = indices.get(at, False) or nested
 
@@ -290,7 +290,7 @@ class _Cutter:
     def _space(self, shape: tuple[sint, ...]) -> Space:
         space = self.spaces.get(shape)
         if space is None or not space.has_room:
-            space = self.spaces[shape] = Space(shape, totals_run=continues_totals(self.target))
+            space = self.spaces[shape] = Space(shape)
         return space
 
     def _enter(self, node: LazyBuffer, value: LazyBuffer, fusion: Fusion) -> None:

@@ -29,8 +29,7 @@ def wants_long_totals(device: str) -> bool:
     >>> wants_long_totals("NUMPY")
     False
     """
-    found = Device[device]
-    return isinstance(found, Compiled) and continues_totals(found.linearizer_opts)
+    return has_kernels(device) and continues_totals(fusion.target_of(device))
 
 
 def wants_one_number_a_row(device: str) -> bool:

@@ -10,7 +10,7 @@ from ferrule.fusion.gains import Gains
 from ferrule.fusion.groups import MAX_NODES, Fusion, Visits
 from ferrule.fusion.signature import is_pass_through
 from ferrule.ir.lazy import LazyBuffer
-from ferrule.ir.lazyop import MovementOps, ReduceOps
+from ferrule.ir.lazyop import MovementOps, ReduceOps, running_axis
 from ferrule.ir.op_table import MOVEMENTS, PLAIN_MOVEMENTS
 from ferrule.ir.target import Target
 
@@ -182,7 +182,8 @@ def _reads_in_order(total: LazyBuffer, node: LazyBuffer, visits: Visits) -> bool
     """
     ((fusion, indices),) = visits.items()
     (signature,) = indices
-    axis = total.srcs[0].arg[0]
+    axis = running_axis(total)
+    assert axis is not None
     if node.shape[: axis + 1] == total.shape[: axis + 1]:
         signature = (signature[axis],)
     return all(fusion.space.is_in_order(component) for component in signature)

@@ -1,25 +1,36 @@
-"""Long reduces to few results: parts of them first, then the parts, so that all threads have work.
+"""Long reduces in parts: first each part, then all parts, so that all threads have work.
 
-Whether a reduce is long, and into how many parts it is split, depends on its shape alone. So its
-bits depend on nothing else: not on the number of threads, and not on what a kernel fuses with it.
-Where a device has blocks of threads, `split_reduce.py` may split a shorter one, once its kernel is
-known.
+A graph is rewritten before it is cut (`rebuilt`), by shapes alone. So the bits of such a reduce
+depend on nothing else: not on the number of threads, and not on what a kernel fuses with it. The
+tree of a kernel for thread blocks may be split again (`in_parts`), by its schedule
+(`codegen/schedules/gpu/split_reduce.py`).
+
+The parts have an axis of their own, and are combined along it in their order, so that the bits are
+the same each time. In a graph, where there are few results, the parts of each lie side by side, and
+the second kernel reads rows. In a tree that axis is the outermost in memory: the first kernel then
+stores as contiguously as it would store the results.
 """
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import lru_cache
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from ferrule.base.helpers import prod
-from ferrule.ir.dtype import dtypes
+from ferrule.ir.dtype import DType, compute_dtype
 from ferrule.ir.expr import sint
 from ferrule.ir.lazy import LazyBuffer
-from ferrule.ir.op_table import MOVEMENTS, REDUCED, reduced_axes
+from ferrule.ir.lazyop import BufferOps, LazyOp, MemBuffer, ReduceOps, UnaryOps
+from ferrule.ir.op_table import MOVEMENTS, REDUCED, combination_of, reduced_axes
 from ferrule.ir.shape.layout import storage_shape
 from ferrule.ir.shape.movement import is_known
+from ferrule.ir.shape.shapetracker import ShapeTracker
 from ferrule.ir.shape.view import Shape
 from ferrule.ir.simplify import ELEMENT_BY_ELEMENT
+
+if TYPE_CHECKING:  # thread blocks alone need it
+    from ferrule.codegen.schedules.gpu.split_reduce import Parts
 
 FEW_RESULTS: Final = 32
 """Results; fewer cannot keep the threads busy. Not measured."""
@@ -42,6 +53,16 @@ _NEAREST: Final = 64
 """Nodes that are looked at below a reduce."""
 
 _REPEATING: Final = frozenset([op for op, row in MOVEMENTS.items() if row.repeats])
+Value = TypeVar("Value", LazyBuffer, LazyOp)
+
+
+def _split(value: Value, axis: int, count: int) -> Value:
+    """The value with an axis in `count` parts: an axis that counts them, and then one of each."""
+    shape: Shape = value.shape
+    return value.reshape((*shape[:axis], count, shape[axis] // count, *shape[axis + 1 :]))
+
+
+# *** in a graph, by shapes ***
 
 
 def rebuilt(node: LazyBuffer, srcs: tuple[LazyBuffer, ...]) -> LazyBuffer:
@@ -84,14 +105,11 @@ def _reduced(x: LazyBuffer, op: Any, axes: frozenset[int]) -> LazyBuffer:
     if found is None:
         return x.r(op, axes)
     axis, parts = found
-    narrow = dtypes.is_float(x.dtype) and x.dtype.itemsize < 4
-    whole = x.cast(dtypes.float32 if narrow else x.dtype)
+    whole = x.cast(compute_dtype(x.dtype))
     length = x.shape[axis]
-    size = length // parts
-    before, behind = x.shape[:axis], x.shape[axis + 1 :]
-    even = _along(whole, axis, 0, parts * size).reshape((*before, parts, size, *behind))
+    even = _split(_along(whole, axis, 0, length // parts * parts), axis, parts)
     partial = even.r(op, {a + (a >= axis) for a in axes}).contiguous()
-    kept = tuple([1 if a in axes else n for a, n in enumerate(x.shape)])
+    kept = (*partial.shape[:axis], *partial.shape[axis + 1 :])
     result = partial.r(op, (axis,)).reshape(kept)
     rest = length % parts
     if rest != 0:
@@ -141,21 +159,15 @@ def parts_of_long_reduce(shape: Shape, axes: frozenset[int]) -> tuple[int, int] 
         return None
     axis = max(axes, key=lambda a: sizes[a])
     size = sizes[axis]
+    wanted = min(max(2 * FEW_RESULTS, combined // LONG_REDUCE + 1), MAX_PARTS - 1)
     if size == combined:
-        parts = 2 * FEW_RESULTS
-        while size // parts >= LONG_REDUCE and 2 * parts < MAX_PARTS:
-            parts *= 2
-        return axis, parts
+        return axis, min(1 << (wanted - 1).bit_length(), MAX_PARTS // 2)
     if not is_known(shape):
         return None
     fit = [parts for parts in range(8, MAX_PARTS) if size % parts == 0]
-    enough = [
-        parts for parts in range(2 * FEW_RESULTS, MAX_PARTS) if combined // parts < LONG_REDUCE
-    ]
     if fit:
-        return axis, next((parts for parts in fit if parts in enough), fit[-1])
-    parts = enough[0] if enough else MAX_PARTS - 1
-    return (axis, parts) if parts <= size // parts else None
+        return axis, next((parts for parts in fit if parts >= wanted), fit[-1])
+    return (axis, wanted) if wanted <= size // wanted else None
 
 
 @lru_cache(maxsize=4096)
@@ -180,3 +192,54 @@ def parts_of_tall_reduce(shape: Shape, axes: frozenset[int]) -> tuple[int, int] 
     if fit:
         return axis, min(fit, key=lambda parts: abs(parts - wanted))
     return (axis, wanted) if wanted <= sizes[axis] // wanted else None
+
+
+# *** in the tree of a kernel, by its schedule ***
+
+
+def in_parts(ast: LazyOp, parts: Parts, number: int) -> tuple[LazyOp, LazyOp]:
+    """The trees of both kernels. The parts are in the buffers `number`, `number + 1` and so on."""
+    stores, whole = [], {}
+    for place, reduce in enumerate(parts.reduces):
+        partial = _partial(reduce, parts.axis, parts.count)
+        memory = MemBuffer(number + place, partial.dtype, ShapeTracker.from_shape(partial.shape))
+        stores.append(LazyOp(BufferOps.STORE, (partial,), memory))
+        load = LazyOp(BufferOps.LOAD, (), memory)
+        assert isinstance(reduce.op, ReduceOps)
+        combine = combination_of(reduce.op, reduce.arg).reduce
+        assert combine is not None, f"the parts of {reduce.op} are combined by no reduce"
+        combined = LazyOp(combine, (load,), (1, *reduce.shape)).reshape(reduce.shape)
+        whole[reduce] = _cast(combined, reduce.dtype)
+    first = stores[0] if len(stores) == 1 else LazyOp(BufferOps.SINK, tuple(stores))
+    return first, ast.map_buffers(whole)
+
+
+def _partial(reduce: LazyOp, axis: int, count: int) -> LazyOp:
+    """The reduce of each part. An index is split as the elements that it is for."""
+    value, *index = reduce.src
+    values = (_cast(value, compute_dtype(reduce.dtype)), *index)
+    arg = (count, *reduce.shape)
+    if reduce.op is ReduceOps.SCATTER:
+        arg = (reduce.arg[0] + 1, *reduce.arg[1:])
+    split = [_split(v, axis, count) for v in values]
+    order = (axis, *[a for a in range(len(split[0].shape)) if a != axis])
+    return LazyOp(reduce.op, tuple([v.permute(order) for v in split]), arg)
+
+
+def _cast(value: LazyOp, dtype: DType) -> LazyOp:
+    return value if value.dtype is dtype else LazyOp(UnaryOps.CAST, (value,), dtype)
+
+
+def numbered(ast: LazyOp) -> tuple[LazyOp, list[int]]:
+    """The tree with its buffers renumbered, those stored to first, and their old numbers."""
+    memories = [node for node in ast.toposort() if isinstance(node.arg, MemBuffer)]
+    memories.sort(key=lambda node: node.op is not BufferOps.STORE)
+    old = list(dict.fromkeys(node.arg.idx for node in memories))
+    done: dict[LazyOp, LazyOp] = {}
+    for node in ast.toposort():
+        src = tuple(done[source] for source in node.src)
+        arg = node.arg
+        if isinstance(arg, MemBuffer):
+            arg = replace(arg, idx=old.index(arg.idx))
+        done[node] = LazyOp(node.op, src, arg)
+    return done[ast], old

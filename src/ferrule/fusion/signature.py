@@ -21,7 +21,7 @@ from typing import Any, TypeAlias, final
 
 from ferrule.ir.expr import as_int, sint
 from ferrule.ir.lazy import LazyBuffer
-from ferrule.ir.lazyop import LoadOps, MovementOps, ReduceOps, TernaryOps
+from ferrule.ir.lazyop import LoadOps, MovementOps, ReduceOps
 
 Signature: TypeAlias = tuple[int, ...]
 Digits: TypeAlias = tuple[tuple[int, sint], ...]
@@ -68,8 +68,7 @@ def _upper(size: sint) -> int:
 class Space:
     """The ranges and index components of one kernel."""
 
-    def __init__(self, shape: Sequence[sint], *, totals_run: bool = False) -> None:
-        self._totals_run = totals_run
+    def __init__(self, shape: Sequence[sint]) -> None:
         self._sizes: list[int] = []
         self._around: list[int] = []  # for each range, the ranges whose loops are around it
         self._masks: list[int] = [0, 0]  # for each component, its ranges, as bits
@@ -261,19 +260,22 @@ class Space:
 
     # -- movements -------------------------------------------------------------------------------
 
-    def source_signature(self, node: LazyBuffer, signature: Signature, place: int) -> Signature:
-        """The index of source number `place`, if `node` is wanted at `signature`."""
+    def source_signature(
+        self, node: LazyBuffer, signature: Signature, place: int, runs: bool = False
+    ) -> Signature:
+        """The index of source number `place`, if `node` is wanted at `signature`.
+
+        A running total that `runs` adds one element to the total before it.
+        """
         op = node.op
         if isinstance(op, MovementOps):
             return self._moved(node, signature, place)
         if isinstance(op, ReduceOps) and op is not ReduceOps.SCATTER:
-            return self._reduced(node, signature)
+            return (*signature[:-1], _LAST) if runs else self._reduced(node, signature)
         return signature
 
     def _reduced(self, node: LazyBuffer, signature: Signature) -> Signature:
         """Fresh ranges for the reduced axes, for each index at which the reduce is wanted."""
-        if self._totals_run and is_running_total(node):
-            return (*signature[:-1], _LAST)
         around = self.ranges(signature)
         body = node.srcs[0].shape
         return tuple(
@@ -352,30 +354,6 @@ class Space:
             for axis, component in zip(theirs, parts, strict=True):
                 out[axis] = component
         return tuple(out)
-
-
-def is_running_total(node: LazyBuffer) -> bool:
-    """True for a reduce that combines each element of an axis with all elements before it.
-
-    Its source is a window as long as the axis, over a value with that many elements, less one, of
-    padding in front.
-    """
-    window = node.srcs[0] if isinstance(node.op, ReduceOps) and node.srcs else None
-    if window is None or window.op is not MovementOps.WINDOW or window.realized is not None:
-        return False
-    axis, size, stride, dilation = window.arg
-    before = window.srcs[0]
-    if before.op is TernaryOps.WHERE and before.realized is None:  # it is padded with a number
-        before = before.srcs[0]
-    padded = before.op is MovementOps.PAD and before.realized is None
-    return (
-        padded
-        and before.arg[axis] == (size - 1, 0)
-        and (stride, dilation) == (1, 1)
-        and node.shape == (*window.shape[:-1], 1)
-        and window.shape[axis] == size
-        and _upper(size) > 1
-    )
 
 
 def ranges_shape(node: LazyBuffer) -> tuple[sint, ...]:

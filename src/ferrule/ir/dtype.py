@@ -272,6 +272,15 @@ def sum_dtype(dtype: DType) -> DType:
     return dtypes.int64
 
 
+def compute_dtype(dtype: DType) -> DType:
+    """The type that values of `dtype` are computed and added up in: float32 for narrower floats.
+
+    >>> compute_dtype(dtypes.bfloat16), compute_dtype(dtypes.float64), compute_dtype(dtypes.int8)
+    (dtypes.float32, dtypes.float64, dtypes.int8)
+    """
+    return dtypes.float32 if dtypes.is_float(dtype) and dtype.itemsize < 4 else dtype
+
+
 class _Functions:
     """The functions of `dtypes`, apart from it: its members hide `bool`, `int` and `float`."""
 

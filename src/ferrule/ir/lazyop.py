@@ -19,6 +19,7 @@ from ferrule.ir.dtype import DType, exact, shown
 from ferrule.ir.expr import Expr, Variable, sint
 from ferrule.ir.op_table import (
     ELEMENTWISE,
+    REDUCED,
     BinaryOps,
     BufferOps,
     FunctionOps,
@@ -459,28 +460,42 @@ def _sum(values: Iterable[sint]) -> sint:
     return result
 
 
-def _is_running_total(node: LazyOp) -> bool:
-    """True for a reduce that combines each element of an axis with all elements before it.
+def sources_of(node: Any) -> tuple[Any, ...]:
+    """The sources of a node of a kernel's tree, or of the lazy graph."""
+    return node.src if isinstance(node, LazyOp) else node.srcs
 
-    Its source is a window as long as the axis, over a value with that many elements, less one, of
-    padding in front.
+
+def running_axis(reduce: Any) -> int | None:
+    """The axis of a running total, which combines each element with all before it; else None.
+
+    `reduce` is a node of a kernel's tree, or of the lazy graph. A running total reduces a window as
+    long as the axis, over a value with that many elements, less one, of padding in front.
+
+    >>> from ferrule.ir.dtype import dtypes
+    >>> before = ((3, 0), (0, 0))
+    >>> x = ConstBuffer(1, dtypes.int32, ShapeTracker.from_shape((4, 2)).pad(before))
+    >>> windows = LazyOp(BufferOps.CONST, (), x).window(0, 4)
+    >>> running_axis(LazyOp(ReduceOps.SUM, (windows,), (4, 2, 1)))
+    0
     """
-    window = node.src[0] if isinstance(node.op, ReduceOps) else None
+    window = sources_of(reduce)[0] if reduce.op in REDUCED else None
     if window is None or window.op is not MovementOps.WINDOW:
-        return False
+        return None
     axis, size, stride, dilation = window.arg
-    whole = window.shape[axis] == size and (stride, dilation) == (1, 1)
-    return (
-        whole
-        and node.shape == (*window.shape[:-1], 1)
-        and _padding_before(window.src[0], axis) == size - 1
+    # A window of one element has nothing before it.
+    runs = (
+        (stride, dilation) == (1, 1)
+        and size == window.shape[axis] != 1
+        and reduce.shape == (*window.shape[:-1], 1)
+        and _padding_before(sources_of(window)[0], axis) == size - 1
     )
+    return axis if runs else None
 
 
-def _padding_before(node: LazyOp, axis: int) -> sint:
-    """The number of padding elements in front of an axis; 0 if the node is no PAD."""
+def _padding_before(node: Any, axis: int) -> sint:
+    """The number of padding elements in front of an axis."""
     if node.op is TernaryOps.WHERE:  # padded with a number
-        return _padding_before(node.src[0], axis)
+        return _padding_before(sources_of(node)[0], axis)
     if node.op is MovementOps.PAD:
         before: sint = node.arg[axis][0]
         return before
@@ -494,7 +509,7 @@ def _flops(node: LazyOp) -> sint:
     A running total takes one operation for each element, since it continues the one before.
     """
     if isinstance(node.op, ReduceOps):
-        return prod_sint(node.shape if _is_running_total(node) else node.src[0].shape)
+        return prod_sint(node.src[0].shape if running_axis(node) is None else node.shape)
     row = ELEMENTWISE.get(node.op)
     return 0 if row is None or row.flops == 0 else prod_sint(node.shape) * row.flops
 
@@ -536,7 +551,7 @@ def get_lazyop_info(ast: LazyOp) -> FlopCounter:
     writes: dict[int, sint] = {}
     nodes = ast.toposort()
     in_place = {node.src[0].src[2] for node in nodes if _scatters_in_place(node)}
-    padded = {node.src[0].src[0] for node in nodes if _is_running_total(node)}
+    padded = {node.src[0].src[0] for node in nodes if running_axis(node) is not None}
     for node in nodes:
         if node not in padded:  # padding is no operation
             flops = flops + _flops(node)

@@ -18,7 +18,7 @@ import numpy as np
 
 from ferrule.device import Interpreted
 from ferrule.ir.buffer import LRUAllocator
-from ferrule.ir.dtype import DType, dtypes, truncate
+from ferrule.ir.dtype import DType, compute_dtype, dtypes, truncate
 from ferrule.ir.expr import Expr, sint
 from ferrule.ir.lazyop import (
     BinaryOps,
@@ -71,7 +71,7 @@ class NumpyAllocator(LRUAllocator):
 # *** numbers ***
 
 _NARROW_FLOATS = frozenset(
-    np.dtype(dtype.np) for dtype in dtypes.all if dtypes.is_float(dtype) and dtype.itemsize < 4
+    np.dtype(dtype.np) for dtype in dtypes.all if compute_dtype(dtype) is not dtype
 )
 _CONTRACTED = frozenset({np.dtype(np.float32), np.dtype(np.float64)})
 

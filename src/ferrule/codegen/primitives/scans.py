@@ -51,7 +51,7 @@ def scanned(nest: Nest, r: Expr) -> sint | None:
     such reduce.
 
     It is the loop's size, which may be symbolic, or that of the parts in which the reduce starts
-    again.
+    again. The terms decide, whatever the tree was; `ir.lazyop.running_axis` describes trees.
     """
     if len(nest.computes) != 1 or len(nest.loops) != 1 or nest.loops[0].kind is not Kind.SERIAL:
         return None

@@ -7,7 +7,7 @@ from typing import Any
 
 from ferrule.autograd import Number
 from ferrule.base.calls import is_several, whole
-from ferrule.ir.dtype import dtypes, promote
+from ferrule.ir.dtype import compute_dtype, promote
 from ferrule.ir.expr import sint
 from ferrule.ir.shape.layout import storage_size
 from ferrule.ir.shape.view import ShapeError, prod_sint, same
@@ -152,8 +152,7 @@ def addr(
 def _plus_product(self: Tensor, left: Tensor, right: Tensor, beta: Number, alpha: Number) -> Tensor:
     """Narrow floats are added up in float32, and rounded once."""
     dtype = promote(self.dtype, left.dtype, right.dtype)
-    narrow = dtypes.is_float(dtype) and dtype.itemsize < 4
-    wide = dtypes.float32 if narrow else dtype
+    wide = compute_dtype(dtype)
     result = left.cast(wide) @ right.cast(wide)
     result = result if alpha == 1 else result * alpha
     if beta == 0:
@@ -161,7 +160,7 @@ def _plus_product(self: Tensor, left: Tensor, right: Tensor, beta: Number, alpha
         return result.cast(dtype).expand(shape)
     own = self.cast(wide)
     total = result + (own if beta == 1 else own * beta)
-    return total.cast(dtype) if narrow else total
+    return total if wide is dtype else total.cast(dtype)
 
 
 @method
@@ -239,8 +238,7 @@ def vecdot(self: Tensor, other: Tensor, dim: int = -1) -> Tensor:
     """
     a, b = operands(self, other, "vecdot")
     dtype = a.dtype
-    narrow = dtypes.is_float(dtype) and dtype.itemsize < 4
-    wide = dtypes.float32 if narrow else dtype
+    wide = compute_dtype(dtype)
     product = self._wrap(a.cast(wide) * b.cast(wide))
     return product.sum(dim, dtype=wide).cast(dtype)
 

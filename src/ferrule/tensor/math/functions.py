@@ -10,7 +10,7 @@ import math
 from collections.abc import Callable
 
 from ferrule.autograd import GradientError, Gradients, GradNode, Rule, TracedValue, record
-from ferrule.ir.dtype import DTypeError, dtypes
+from ferrule.ir.dtype import DTypeError, compute_dtype, dtypes
 from ferrule.ir.lazyop import UnaryOps
 from ferrule.tensor.base import Tensor
 from ferrule.tensor.data import DTypeLike, to_dtype
@@ -50,7 +50,7 @@ _ABS = Rule(_reverse_abs, inputs=(0,))
 def in_float32(self: Tensor, function: Callable[[Tensor], Tensor]) -> Tensor:
     """A function of several operations: narrower floats go through float32, and round once."""
     value = float_value(self)
-    wide = self._wrap(value.cast(dtypes.float32) if value.dtype.itemsize < 4 else value)
+    wide = self._wrap(value.cast(compute_dtype(value.dtype)))
     return function(wide).cast(value.dtype)
 
 

@@ -13,19 +13,18 @@ from collections.abc import Callable, Sequence
 
 from ferrule.autograd import Gradients, GradNode, Number, Rule, TracedValue, record
 from ferrule.base.records import dataclass
-from ferrule.ir.dtype import dtypes
+from ferrule.ir.dtype import compute_dtype, dtypes
 from ferrule.ir.fits import EXP2_FLOAT32, EXP2_FLOAT64
 from ferrule.ir.lazyop import BinaryOps, UnaryOps
 from ferrule.tensor.steps import applied
 
 Function = Callable[[TracedValue], TracedValue]
 Product = tuple[TracedValue, TracedValue]
-_NARROW = (dtypes.float16, dtypes.bfloat16, dtypes.float8_e4m3, dtypes.float8_e5m2)
 
 
 def widened(x: TracedValue) -> TracedValue:
     """The value outside the tape, in a type that the forward parts are written for."""
-    return x.detach().cast(dtypes.float32) if x.dtype in _NARROW else x.detach()
+    return x.detach().cast(compute_dtype(x.dtype))
 
 
 def doubled(x: TracedValue) -> TracedValue:

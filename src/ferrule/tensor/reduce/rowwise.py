@@ -10,7 +10,7 @@ import math
 from collections.abc import Sequence
 
 from ferrule.autograd import Gradients, GradNode, Rule, TracedValue, record
-from ferrule.ir.dtype import dtypes
+from ferrule.ir.dtype import compute_dtype
 from ferrule.ir.expr import sint
 from ferrule.ir.lazy import LazyBuffer
 from ferrule.ir.lazyop import BinaryOps, ReduceOps, UnaryOps
@@ -20,8 +20,7 @@ from ferrule.tensor.math.special import at_least, exp, log, widened
 
 def accumulating(x: TracedValue) -> TracedValue:
     """The value in the type that its sums are added up in: float32 for narrower floats."""
-    narrow = dtypes.is_float(x.dtype) and x.dtype.itemsize < 4
-    return x.cast(dtypes.float32) if narrow else x
+    return x.cast(compute_dtype(x.dtype))
 
 
 def _is_empty(x: TracedValue) -> bool:

@@ -24,8 +24,8 @@ from ferrule.codegen.schedules.gpu.scatter import scatter_seconds
 from ferrule.codegen.schedules.gpu.tile import seconds_in_parts
 from ferrule.ir.dtype import dtypes
 from ferrule.ir.expr import as_expr, sint
-from ferrule.ir.lazyop import BufferOps, LazyOp, MemBuffer, ReduceOps, how_scattered
-from ferrule.ir.op_table import reduced_axes, scattered
+from ferrule.ir.lazyop import BufferOps, LazyOp, MemBuffer, ReduceOps
+from ferrule.ir.op_table import combination_of, reduced_axes
 from ferrule.ir.shape.layout import storage_size
 from ferrule.ir.target import Target
 
@@ -84,7 +84,7 @@ def parts_of(ast: LazyOp, target: Target) -> Parts | None:
     sizes = reduces[0].src[0].shape
     axes = [reduces[0].arg[0]] if is_scatter else reduced_axes(sizes, reduces[0].shape)
     for axis, count in _candidates(sizes, axes, _MAX_SCATTER_PARTS if is_scatter else _MAX_PARTS):
-        seconds = model.seconds(count)
+        seconds = model.seconds(count) + (SECOND_KERNEL + count * model.part_seconds)
         if seconds < least * (1.0 if best is None else 1 - _MIN_MORE_GAIN):
             best, least = Parts(reduces, axis, count), seconds
         elif best is not None and seconds > _MAX_TIME_RATIO * least:
@@ -102,7 +102,7 @@ def _reduces_to_results(ast: LazyOp) -> tuple[LazyOp, ...]:
         return ()
     found = [node for node in ast.toposort() if isinstance(node.op, ReduceOps)]
     if any(node.op is ReduceOps.SCATTER for node in found):
-        return tuple(found) if len(found) == 1 and how_combined(found[0]) else ()
+        return tuple(found) if len(found) == 1 and _is_in_any_order(found[0]) else ()
     shapes = {(node.shape, node.src[0].shape) for node in found}
     if len(shapes) != 1 or storage_size(found[0].shape) != storage_size(ast.src[0].shape):
         return ()
@@ -110,16 +110,10 @@ def _reduces_to_results(ast: LazyOp) -> tuple[LazyOp, ...]:
     return () if below & set(found) else tuple(found)
 
 
-def how_combined(reduce: LazyOp) -> ReduceOps | None:
-    """The reduce that combines the parts of another; None if only the order of all elements
-    decides.
-    """
-    if reduce.op is not ReduceOps.SCATTER:
-        assert isinstance(reduce.op, ReduceOps)
-        return reduce.op
-    if reduce.dtype is dtypes.bool or len(reduce.src) > 2:
-        return None
-    return scattered(how_scattered(reduce.arg)).reduce
+def _is_in_any_order(scatter: LazyOp) -> bool:
+    """True if a reduce combines parts of a SCATTER; else the order of all elements decides."""
+    combine = combination_of(ReduceOps.SCATTER, scatter.arg).reduce
+    return combine is not None and scatter.dtype is not dtypes.bool and len(scatter.src) == 2
 
 
 def _candidates(sizes: Sequence[sint], axes: Sequence[int], most: int) -> Iterator[tuple[int, int]]:
@@ -142,9 +136,7 @@ def _candidates(sizes: Sequence[sint], axes: Sequence[int], most: int) -> Iterat
 
 @final
 class _Model:
-    """The time of a kernel with its reduces in parts, including the kernel that combines
-    the parts.
-    """
+    """The time of a kernel with its reduces in parts."""
 
     def __init__(self, ast: LazyOp, reduces: Sequence[LazyOp], target: Target) -> None:
         reduce = reduces[0]
@@ -154,7 +146,8 @@ class _Model:
         (self._root,) = (nest.name for nest in linearizer.kernel.roots)
         bandwidth = target.bytes_per_second * target.max_threads
         stored = sum(storage_size(r.shape) * max(r.dtype.itemsize, 4) for r in reduces)
-        self._part_seconds = 2 * stored / bandwidth
+        self.part_seconds = 2 * stored / bandwidth
+        """Seconds to store and load one part of each reduce."""
         work = self._plan.work(self._root)
         self._is_tiled = seconds_in_parts(self._plan, self._root, 1) is not None
         operations = 2 * work / (target.flops_per_second * target.max_threads)
@@ -171,19 +164,18 @@ class _Model:
         """Seconds of the loads and operations that one thread does one after the other."""
 
     def seconds(self, count: int) -> float:
-        """Seconds for `count` parts. The latency of loads overlaps partly with the memory's own
-        time.
+        """Seconds until `count` parts are stored. The latency of loads overlaps partly with the
+        memory's own time.
         """
         busy = seconds_in_parts(self._plan, self._root, count) if self._is_tiled else None
         if busy is None:
             busy = self._turns / count
-        again = SECOND_KERNEL + count * self._part_seconds if count > 1 else 0.0
-        return hypot(busy, self.least) + again
+        return hypot(busy, self.least)
 
 
 @final
 class _ScatterModel:
-    """The time of a kernel that scatters in parts, including the kernel that combines the parts."""
+    """The time of a kernel that scatters in parts."""
 
     def __init__(self, ast: LazyOp, target: Target) -> None:
         self._plan = Plan(lower(ast, "scatter"), target)
@@ -191,16 +183,14 @@ class _ScatterModel:
         bandwidth = target.bytes_per_second * target.max_threads
         memory: int = storage_size(ast.src[0].shape) * ast.src[0].dtype.itemsize
         # Identities are stored, elements added, and both loaded again.
-        self._part_seconds = 3 * memory / bandwidth
+        self.part_seconds = 3 * memory / bandwidth
         self.least = (_read_bytes(ast) + memory) / bandwidth
         self.is_filled = scatter_seconds(self._plan, 1) is None
         """True if parts would not help."""
 
     def seconds(self, count: int) -> float:
-        """Seconds for `count` parts."""
-        busy = scatter_seconds(self._plan, count) or 0.0
-        again = SECOND_KERNEL + count * self._part_seconds if count > 1 else 0.0
-        return max(busy, self.least) + again
+        """Seconds until `count` parts are stored."""
+        return max(scatter_seconds(self._plan, count) or 0.0, self.least)
 
 
 def _read_bytes(ast: LazyOp) -> int:
