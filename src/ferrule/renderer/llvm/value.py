@@ -14,10 +14,12 @@ from __future__ import annotations
 
 import math
 import struct
-from typing import Final, final
+from collections.abc import Sequence
+from typing import Final, TypeAlias, final
 
-from ferrule.ir.dtype import DType, dtypes
+from ferrule.ir.dtype import DType, dtype_from_name, dtypes
 from ferrule.ir.target import Target
+from ferrule.renderer.base import STORAGE_ONLY, storage_bits
 
 _REALS: Final = {dtypes.float32: "float", dtypes.float64: "double"}
 
@@ -39,13 +41,13 @@ def vector(kind: str, lanes: int) -> str:
     return kind if lanes == 1 else f"<{lanes} x {kind}>"
 
 
-def is_real(kind: str) -> bool:
-    """True if an LLVM lane type is a float."""
-    return kind in ("float", "double")
+def letter(kind: str) -> str:
+    """A lane's type in the name of an intrinsic."""
+    return {"float": "f32", "double": "f64"}.get(kind, kind)
 
 
 def _literal(kind: str, value: float) -> str:
-    if is_real(kind):
+    if kind in _REALS.values():
         bits: int = struct.unpack("<Q", struct.pack("<d", value))[0]
         if math.isnan(value):  # the quiet one, of the same sign
             bits = bits & 1 << 63 | 0x7FF8000000000000
@@ -106,75 +108,193 @@ class Code:
         self.emit(f"{name} = {text}")
         return name
 
-    def call(self, intrinsic: str, result: str, *arguments: tuple[str, str]) -> str:
-        """A call of an LLVM intrinsic; an argument is (type, operand)."""
+    def call(self, intrinsic: str, result: str, *arguments: tuple[str, object]) -> str:
+        """A call of an LLVM intrinsic; an argument is (type, operand).
+
+        A type may end with an attribute that only the declaration has. The result of a call of type
+        void has no name.
+        """
         kinds = ", ".join(kind for kind, _ in arguments)
         self.needed.add(f"declare {result} @{intrinsic}({kinds})")
-        operands = ", ".join(f"{kind} {operand}" for kind, operand in arguments)
-        return self.value(f"call {result} @{intrinsic}({operands})")
+        operands = ", ".join(f"{kind.removesuffix(' immarg')} {x}" for kind, x in arguments)
+        call = f"call {result} @{intrinsic}({operands})"
+        if result != "void":
+            return self.value(call)
+        self.emit(call)
+        return ""
 
 
 @final
-class Lanes:
-    """Instructions on values of one type: `kind` (such as i32 or float) times `lanes`."""
+class Value:
+    """A value in a register: an operand, its dtype and its lanes. As text it has its type before
+    it.
 
-    def __init__(self, code: Code, kind: str, lanes: int) -> None:
+    Operators emit the instruction for the dtype, in all lanes. Their right operand may be a number.
+    """
+
+    __slots__ = ("code", "dtype", "lanes", "name")
+
+    def __init__(self, code: Code, dtype: DType, lanes: int, name: str) -> None:
         self.code = code
-        self.kind = kind
+        self.dtype = dtype
         self.lanes = lanes
-        self.type = vector(kind, lanes)
+        self.name = name
 
-    def of(self, kind: str) -> Lanes:
-        """The same lanes of another kind."""
-        return Lanes(self.code, kind, self.lanes)
+    def __str__(self) -> str:
+        return f"{self.type} {self.name}"
 
-    def constant(self, value: float) -> str:
-        return literal(self.kind, self.lanes, value)
+    @property
+    def type(self) -> str:
+        return vector(register_type(self.dtype), self.lanes)
 
-    def op(self, name: str, *operands: str) -> str:
-        return self.code.value(f"{name} {self.type} {', '.join(operands)}")
+    @property
+    def is_real(self) -> bool:
+        """True if the lanes are floats, not the bits of some."""
+        return self.dtype in _REALS
 
-    def compare(self, condition: str, a: str, b: str) -> str:
-        return self.op(f"{'f' if is_real(self.kind) else 'i'}cmp {condition}", a, b)
+    @property
+    def is_signed(self) -> bool:
+        return dtypes.is_int(self.dtype) and not dtypes.is_unsigned(self.dtype)
 
-    def select(self, condition: str, a: str, b: str) -> str:
-        mask = vector("i1", self.lanes)
-        return self.code.value(f"select {mask} {condition}, {self.type} {a}, {self.type} {b}")
+    def made(self, text: str, dtype: DType | None = None, lanes: int | None = None) -> Value:
+        """The result of an instruction; its dtype and lanes if they differ."""
+        return Value(self.code, dtype or self.dtype, lanes or self.lanes, self.code.value(text))
 
-    def convert(self, instruction: str, x: str, target: str) -> str:
-        """A conversion instruction; the result has `target` lanes."""
-        return self.code.value(f"{instruction} {self.type} {x} to {vector(target, self.lanes)}")
+    def constant(self, value: float, dtype: DType | None = None) -> Value:
+        """The same number in all lanes."""
+        return constant(self.code, dtype or self.dtype, self.lanes, value)
 
-    def spread(self, x: str, wide: Lanes) -> str:
-        """The value in the first lanes of a wider one."""
-        if self.lanes == wide.lanes:
-            return x
-        if self.lanes == 1:
-            return self.code.value(
-                f"insertelement {wide.type} zeroinitializer, {self.type} {x}, i64 0"
-            )
-        return self._pick(x, "zeroinitializer", wide.lanes)
+    # -- arithmetic --------------------------------------------------------------------------------
 
-    def first(self, x: str, narrow: Lanes) -> str:
-        """The first lanes of a value."""
-        if self.lanes == narrow.lanes:
-            return x
-        if narrow.lanes == 1:
-            return self.code.value(f"extractelement {self.type} {x}, i64 0")
-        return self._pick(x, "poison", narrow.lanes)
+    def op(self, instruction: str, *others: Operand, dtype: DType | None = None) -> Value:
+        operands = [x if isinstance(x, Value) else self.constant(x) for x in others]
+        names = ", ".join(x.name for x in (self, *operands))
+        return self.made(f"{instruction} {self.type} {names}", dtype)
 
-    def _pick(self, x: str, rest: str, lanes: int) -> str:
-        numbers = ", ".join(f"i32 {min(lane, self.lanes)}" for lane in range(lanes))
-        vectors = f"{self.type} {x}, {self.type} {rest}"
-        return self.code.value(f"shufflevector {vectors}, <{lanes} x i32> <{numbers}>")
+    def intrinsic(self, name: str, *others: Value) -> Value:
+        suffix = ("" if self.lanes == 1 else f"v{self.lanes}") + letter(register_type(self.dtype))
+        arguments = [(self.type, x.name) for x in (self, *others)]
+        called = self.code.call(f"llvm.{name}.{suffix}", self.type, *arguments)
+        return Value(self.code, self.dtype, self.lanes, called)
 
-    def intrinsic(self, name: str, *operands: str) -> str:
-        letter = {"float": "f32", "double": "f64"}.get(self.kind, self.kind)
-        suffix = letter if self.lanes == 1 else f"v{self.lanes}{letter}"
-        arguments = [(self.type, operand) for operand in operands]
-        return self.code.call(f"llvm.{name}.{suffix}", self.type, *arguments)
+    def _arithmetic(self, name: str, *others: Operand) -> Value:
+        return self.op(f"f{name}" if self.is_real else name, *others)
+
+    def __add__(self, other: Operand) -> Value:
+        return self._arithmetic("add", other)
+
+    def __sub__(self, other: Operand) -> Value:
+        return self._arithmetic("sub", other)
+
+    def __rsub__(self, other: float) -> Value:
+        return self.constant(other) - self
+
+    def __mul__(self, other: Operand) -> Value:
+        return self._arithmetic("mul", other)
+
+    def __truediv__(self, other: Operand) -> Value:
+        return self.op("fdiv", other)
+
+    def __neg__(self) -> Value:
+        return self.op("fneg") if self.is_real else 0 - self
+
+    def __and__(self, other: Operand) -> Value:
+        return self.op("and", other)
+
+    def __or__(self, other: Operand) -> Value:
+        return self.op("or", other)
+
+    def __xor__(self, other: Operand) -> Value:
+        return self.op("xor", other)
+
+    def __invert__(self) -> Value:
+        return self ^ -1
+
+    def __lshift__(self, count: Operand) -> Value:
+        return self.op("shl", count)
+
+    def __rshift__(self, count: Operand) -> Value:
+        return self.op("ashr" if self.is_signed else "lshr", count)
+
+    # -- comparison --------------------------------------------------------------------------------
+
+    def compare(self, condition: str, other: Operand) -> Value:
+        """A comparison under one of LLVM's conditions."""
+        return self.op(f"{'f' if self.is_real else 'i'}cmp {condition}", other, dtype=dtypes.bool)
+
+    def _ordered(self, condition: str, other: Operand) -> Value:
+        prefix = "o" if self.is_real else "s" if self.is_signed else "u"
+        return self.compare(prefix + condition, other)
+
+    def __lt__(self, other: Operand) -> Value:
+        return self._ordered("lt", other)
+
+    def __gt__(self, other: Operand) -> Value:
+        return self._ordered("gt", other)
+
+    def __ge__(self, other: Operand) -> Value:
+        return self._ordered("ge", other)
+
+    def differs(self, other: Operand) -> Value:
+        """True where the other one is not equal; NaN never is."""
+        return self.compare("une" if self.is_real else "ne", other)
+
+    def is_nan(self) -> Value:
+        return self.compare("uno", self)
+
+    def select(self, a: Value, b: Value) -> Value:
+        """The lanes of a where this is true, else those of b."""
+        return a.made(f"select {self}, {a}, {b}")
+
+    # -- lanes -------------------------------------------------------------------------------------
+
+    def lane(self, number: int) -> Value:
+        """One lane, as a scalar."""
+        return (
+            self.made(f"extractelement {self}, i64 {number}", lanes=1) if self.lanes > 1 else self
+        )
+
+    def shuffled(self, lanes: Sequence[int], other: Value | str = "poison") -> Value:
+        """Chosen lanes of this vector and another one."""
+        second = other if isinstance(other, Value) else f"{self.type} {other}"
+        numbers = ", ".join(f"i32 {lane}" for lane in lanes)
+        text = f"shufflevector {self}, {second}, <{len(lanes)} x i32> <{numbers}>"
+        return self.made(text, lanes=len(lanes))
+
+    # -- dtypes ------------------------------------------------------------------------------------
+
+    def convert(self, instruction: str, dtype: DType) -> Value:
+        """A conversion instruction."""
+        target = vector(register_type(dtype), self.lanes)
+        return self.made(f"{instruction} {self} to {target}", dtype)
+
+    def view(self, dtype: DType) -> Value:
+        """The same bits as another dtype of the same size."""
+        if register_type(dtype) == register_type(self.dtype):
+            return Value(self.code, dtype, self.lanes, self.name)
+        return self.convert("bitcast", dtype)
+
+    @property
+    def bits(self) -> Value:
+        """The bits as an unsigned integer."""
+        return self.view(dtype_from_name(f"uint{self.dtype.bits}"))
+
+    def resized(self, dtype: DType) -> Value:
+        """An integer or bool as an integer of another size, or a float as another float."""
+        if self.is_real:
+            return self.convert("fptrunc" if dtype is dtypes.float32 else "fpext", dtype)
+        width, target = (register_type(d)[1:] for d in (self.dtype, dtype))
+        if width == target:
+            return self.view(dtype)
+        if int(width) > int(target):
+            return self.convert("trunc", dtype)
+        return self.convert("sext" if self.is_signed else "zext", dtype)
 
 
-def lanes_of(code: Code, dtype: DType, lanes: int) -> Lanes:
-    """Instructions on values of a dtype in registers."""
-    return Lanes(code, register_type(dtype), lanes)
+Operand: TypeAlias = Value | float
+
+
+def constant(code: Code, dtype: DType, lanes: int, value: float) -> Value:
+    """The same number in all lanes."""
+    held = storage_bits(dtype, value) if dtype in STORAGE_ONLY else value
+    return Value(code, dtype, lanes, literal(register_type(dtype), lanes, held))
