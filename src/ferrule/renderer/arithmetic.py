@@ -37,7 +37,7 @@ def meaning(op: ExprOp, dtype: DType, known: Container[ExprOp]) -> ExprOp:
     """
     if op not in known:
         raise RenderError(f"{op.name} is no operation of a program; expand it first")
-    if dtype in STORAGE_ONLY:
+    if dtype in STORAGE_ONLY and op is not ExprOp.WHERE:
         raise RenderError(
             f"{op.name} of {dtype.name}: programs compute in float32; CAST before and after"
         )

@@ -105,7 +105,7 @@ def across(prelude: Prelude, u: UOp, group: Group, lanes: int) -> Helper:
 def _by_memory(prelude: Prelude, u: UOp, group: Group, names: Sequence[str]) -> list[str]:
     """Combine the halves that are further apart than a warp."""
     assert u.dtype is not None
-    arithmetic = Arithmetic(prelude, u.dtype, type_of(u.dtype), is_exact=False, not_negative=False)
+    arithmetic = Arithmetic(prelude, u.dtype, type_of(u.dtype))
     barrier = prelude.dialect.barrier
     lanes = [""] if len(names) == 1 else [f".lane[{lane}]" for lane in range(len(names))]
     lines = [f"const i32 place = thread % {group.span};"]
@@ -134,7 +134,7 @@ def _exchanged(prelude: Prelude, u: UOp, group: Group, distance: int, name: str)
     x = name if kind in _EXCHANGED else f"(i32){name}"
     other = prelude.dialect.exchange.format(mask=group.mask, x=x, distance=distance)
     taken = other if kind in _EXCHANGED else f"({kind}){other}"
-    arithmetic = Arithmetic(prelude, u.dtype, kind, is_exact=False, not_negative=False)
+    arithmetic = Arithmetic(prelude, u.dtype, kind)
     theirs = f"other{name.removeprefix('x')}_{distance}"
     lines = [f"const {kind} {theirs} = {taken};"]
     straight = alu(u.arg[0], arithmetic, (name, theirs))
@@ -197,7 +197,7 @@ def mma(prelude: Prelude, source: DType) -> Helper:
     else:
         kind = {dtypes.float16: "f16", dtypes.bfloat16: "bf16"}[source]
         held, kept, bits = "u16", "u16", "{}"
-        left, right = (cast(prelude, source, dtypes.float32, "float", x) for x in ("x", "y"))
+        left, right = (cast(prelude, source, dtypes.float32, x) for x in ("x", "y"))
         instruction = _MMA_INSTRUCTION.format(kind=kind)
         exchange = _MMA_BY_EXCHANGE.format(left=left, right=right)
     body = [
@@ -263,7 +263,7 @@ def wgmma(prelude: Prelude, source: DType, results: int, layouts: tuple[int | No
     kind = {dtypes.float16: "f16", dtypes.bfloat16: "bf16"}[source]
     result, (above, distance) = prelude.vector("float", results), layouts
     c = [f"c{i}_" for i in range(results)]
-    x, y = (cast(prelude, source, dtypes.float32, "float", name) for name in "xy")
+    x, y = (cast(prelude, source, dtypes.float32, name) for name in "xy")
     lines = [f"{result} c = {{{{{', '.join(c)}}}}};"]
     descriptors = [_descriptor("right", "b + beside", distance)]
     turned = [distance]

@@ -271,7 +271,8 @@ class Function:
         kind, source, target = self.kind(u), _dtype(x), _dtype(u)
         if kind == self.kind(x) and not (dtypes.is_float(source) or dtypes.is_float(target)):
             return self.lanes[x]
-        return [cast(self.prelude, source, target, kind, lane) for lane in self.lanes[x]]
+        target = dtypes.int32 if kind == "i32" else target
+        return [cast(self.prelude, source, target, lane) for lane in self.lanes[x]]
 
     def is_by_pairs(self, u: UOp) -> bool:
         """True if an instruction rounds two adjacent lanes at once."""
@@ -300,7 +301,7 @@ class Function:
     def arithmetic(self, u: UOp, operands: Sequence[UOp]) -> Arithmetic:
         dtype = _dtype(operands[0])
         if dtypes.is_float(dtype):
-            return Arithmetic(self.prelude, dtype, type_of(dtype), True, False)
+            return Arithmetic(self.prelude, dtype, type_of(dtype))
         kinds = {self.kind(s) for s in (*operands, *([u] if u.dtype is dtype else []))}
         kind = "i32" if kinds == {"i32"} else type_of(dtype)
         exact = u.arg in _CAN_OVERFLOW and u in self.bounds
@@ -315,7 +316,7 @@ class Function:
     def halve(self, u: UOp) -> None:
         """Combine the lower half of the lanes with the upper until one is left."""
         dtype = _dtype(u)
-        t = Arithmetic(self.prelude, dtype, type_of(dtype), is_exact=False, not_negative=False)
+        t = Arithmetic(self.prelude, dtype, type_of(dtype))
         lanes = self.lanes[u.src[0]]
         while len(lanes) > 1:
             half = len(lanes) // 2

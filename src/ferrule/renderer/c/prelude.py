@@ -47,10 +47,9 @@ class Prelude:
         self._add(helper)
         return f"{helper.name}({', '.join(operands)})"
 
-    def maths(self, name: str, kind: str, *operands: str) -> str:
-        """A call of one of the language's own functions, of float or double."""
-        suffix = self.dialect.float_suffix if kind == "float" else ""
-        return f"{name}{suffix}({', '.join(operands)})"
+    def function(self, name: str, kind: str) -> str:
+        """The name of one of the language's own functions, of float or double."""
+        return name + (self.dialect.float_suffix if kind == "float" else "")
 
     def vector(self, kind: str, lanes: int) -> str:
         """A struct of adjacent elements, which one instruction moves."""
@@ -114,55 +113,50 @@ def _same_bits(name: str, source: str, target: str) -> Helper:
 # -- integers and comparison -----------------------------------------------------------------------
 
 
-@cache
+def _of_two(name: str, kind: str, *lines: str) -> Helper:
+    return Helper(f"{name}_{kind}", kind, f"{kind} a, {kind} b", "\n".join(lines))
+
+
 def maximum(kind: str) -> Helper:
     """The maximum: NaN if either is, and the first of two equal ones."""
     return _extremum("max", kind, "a < b")
 
 
-@cache
 def minimum(kind: str) -> Helper:
     return _extremum("min", kind, "b < a")
 
 
 def _extremum(name: str, kind: str, better: str) -> Helper:
     chosen = f"{better} || b != b" if kind in _UNSIGNED_BITS else better
-    return Helper(f"{name}_{kind}", kind, f"{kind} a, {kind} b", f"return {chosen} ? b : a;")
+    return _of_two(name, kind, f"return {chosen} ? b : a;")
 
 
-@cache
 def floor_divide(kind: str) -> Helper:
     """The quotient rounded down; the divisor is positive."""
-    body = "return a / b - (a % b < 0);"
-    return Helper(f"floor_divide_{kind}", kind, f"{kind} a, {kind} b", body)
+    return _of_two("floor_divide", kind, "return a / b - (a % b < 0);")
 
 
-@cache
 def floor_remainder(kind: str) -> Helper:
     """The remainder of floor division; the divisor is positive."""
-    body = "return a % b < 0 ? a % b + b : a % b;"
-    return Helper(f"floor_remainder_{kind}", kind, f"{kind} a, {kind} b", body)
+    return _of_two("floor_remainder", kind, "return a % b < 0 ? a % b + b : a % b;")
 
 
-@cache
 def divide(kind: str) -> Helper:
     """The quotient towards zero; x / 0 = 0, and the one quotient that does not fit wraps."""
     whole = f"u{max(int(kind[1:]), 32)}"
-    lines = ["if (b == 0) return 0;"]
-    if kind.startswith("i"):
-        lines.append(f"if (b == -1) return ({kind})(0u - ({whole})a);")
-    lines.append("return a / b;")
-    return Helper(f"divide_{kind}", kind, f"{kind} a, {kind} b", "\n".join(lines))
+    wraps = f"if (b == -1) return ({kind})(0u - ({whole})a);"
+    return _truncated("divide", kind, "if (b == 0) return 0;", wraps, "return a / b;")
 
 
-@cache
 def remainder(kind: str) -> Helper:
     """The remainder with the sign of a; x % 0 = x."""
-    lines = ["if (b == 0) return a;"]
-    if kind.startswith("i"):
-        lines.append("if (b == -1) return 0;")
-    lines.append("return a % b;")
-    return Helper(f"remainder_{kind}", kind, f"{kind} a, {kind} b", "\n".join(lines))
+    fits = "if (b == -1) return 0;"
+    return _truncated("remainder", kind, "if (b == 0) return a;", fits, "return a % b;")
+
+
+def _truncated(name: str, kind: str, zero: str, minus_one: str, other: str) -> Helper:
+    special = [zero, minus_one] if kind.startswith("i") else [zero]
+    return _of_two(name, kind, *special, other)
 
 
 COUNT_BITS = Helper(
@@ -310,16 +304,15 @@ return bits & 0x7F800000u ? x : float_of_bits(bits & 0x80000000u);""",
 )
 
 
-@cache
-def near_exp2(exact: str) -> Helper:
-    """2 to the power of a float, for a normal result; `exact` names the language's own function."""
+def near_exp2(prelude: Prelude) -> Helper:
+    """2 to the power of a float, for a normal result; in general the language's own function."""
+    exact = prelude.function("exp2", "float")
     return Helper("near_exp2", "float", "float x", f"return {exact}(x);")
 
 
-@cache
-def dot(fused: str) -> Helper:
-    """Two multiply-adds on pairs of bfloat16, the upper halves first; `fused` names float's fma."""
-    flush = _WITHOUT_SUBNORMALS.name
+def dot(prelude: Prelude) -> Helper:
+    """Two multiply-adds on pairs of bfloat16, the upper halves first."""
+    flush, fused = _WITHOUT_SUBNORMALS.name, prelude.function("fma", "float")
     body = f"""const float upper_a = {flush}(float_of_bits(a & 0xFFFF0000u));
 const float upper_b = {flush}(float_of_bits(b & 0xFFFF0000u));
 const float lower_a = {flush}(float_of_bits(a << 16));
