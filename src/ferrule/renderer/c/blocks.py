@@ -20,11 +20,11 @@ from ferrule.ir.dtype import DType, dtypes
 from ferrule.ir.expr import ExprOp
 from ferrule.renderer.c.alu import Arithmetic, alu, cast
 from ferrule.renderer.c.dialect import memory_type, type_of
-from ferrule.renderer.c.prelude import Helper, Prelude, bits_of, of_bits
+from ferrule.renderer.c.prelude import SHIM, Helper, Prelude, bits_of, either, of_bits, struct
 
 _COMMUTES: Final = frozenset({ExprOp.ADD, ExprOp.MUL, ExprOp.AND, ExprOp.OR, ExprOp.XOR})
-_SHIM: Final = "defined(FERRULE_SHIM)"  # in the tests, which define functions with these names
-_WARP_GROUPS_IF: Final = f"!{_SHIM} && defined(__CUDA_ARCH_FEAT_SM90_ALL)"
+_WARP_GROUPS_IF: Final = f"!{SHIM} && defined(__CUDA_ARCH_FEAT_SM90_ALL)"
+_NAMES: Final = {dtypes.float16: "f16", dtypes.bfloat16: "bf16"}
 # The types that a warp can exchange; narrower values go as integers.
 _EXCHANGED: Final = frozenset({"i32", "u32", "i64", "u64", "float", "double"})
 
@@ -80,25 +80,24 @@ def across(prelude: Prelude, u: UOp, group: Group, lanes: int) -> Helper:
     thread of the block, and can be used again afterwards.
     """
     assert u.dtype is not None
-    kind, kept = type_of(u.dtype), memory_type(u.dtype)
+    kind, kept = type_of(u.dtype), prelude.vector(memory_type(u.dtype), lanes)
     names = ["x"] if lanes == 1 else [f"x{lane}" for lane in range(lanes)]
     lines, parameters = [], [*(f"{kind} {x}" for x in names), "i32 thread"]
     if group.needs_memory:
-        in_memory = kept if lanes == 1 else prelude.vector(kept, lanes)
-        parameters.append(f"{prelude.dialect.to_shared}{in_memory} *scratch")
+        parameters.append(f"{prelude.dialect.to_shared}{kept} *scratch")
         lines = _by_memory(prelude, u, group, names)
     distance = group.in_step // 2
     while distance >= group.step:
         for x in names:
             lines += _exchanged(prelude, u, group, distance, x)
         distance //= 2
-    result = kind if lanes == 1 else prelude.vector(kept, lanes)
+    name = f"across_{u.arg[0].name.lower()}_{kind}_{group.count}x{group.step}"
     if lanes == 1:
         lines.append("return x;")
     else:
-        lines += [f"const {result} all = {{{{{', '.join(names)}}}}};", "return all;"]
-    name = f"across_{u.arg[0].name.lower()}_{kind}_{group.count}x{group.step}"
-    name += "" if lanes == 1 else f"_of_{lanes}"
+        lines += [f"const {kept} all = {struct(names)};", "return all;"]
+        name += f"_of_{lanes}"
+    result = kind if lanes == 1 else kept
     return Helper(name, result, ", ".join(parameters), "\n".join(lines))
 
 
@@ -195,20 +194,15 @@ def mma(prelude: Prelude, source: DType) -> Helper:
         instruction, exchange = _MMA_TF32_INSTRUCTION, _MMA_TF32_BY_EXCHANGE
         bits, needs = "bits_of_float({})", (bits_of("float"), of_bits("float"))
     else:
-        kind = {dtypes.float16: "f16", dtypes.bfloat16: "bf16"}[source]
-        held, kept, bits = "u16", "u16", "{}"
+        kind, held, kept, bits = _NAMES[source], "u16", "u16", "{}"
         left, right = (cast(prelude, source, dtypes.float32, x) for x in ("x", "y"))
         instruction = _MMA_INSTRUCTION.format(kind=kind)
         exchange = _MMA_BY_EXCHANGE.format(left=left, right=right)
     body = [
         f"const {kept} a[{len(a)}] = {{{', '.join(map(bits.format, a))}}};",
         f"const {kept} b[{len(b)}] = {{{', '.join(map(bits.format, b))}}};",
-        f"{result} c = {{{{{', '.join(c)}}}}};",
-        f"#if {prelude.dialect.instructions_if}",
-        instruction,
-        "#else",
-        exchange,
-        "#endif",
+        f"{result} c = {struct(c)};",
+        either(prelude.dialect.instructions_if, instruction, otherwise=exchange),
         "return c;",
     ]
     parameters = [f"{held} {name}" for name in a + b] + [f"float {name}" for name in c]
@@ -260,11 +254,11 @@ def wgmma(prelude: Prelude, source: DType, results: int, layouts: tuple[int | No
     elements in the arrays a and b. If threads hold the left operand, they are `(thread, elements of
     a, b, beside, elements of c)`.
     """
-    kind = {dtypes.float16: "f16", dtypes.bfloat16: "bf16"}[source]
+    kind = _NAMES[source]
     result, (above, distance) = prelude.vector("float", results), layouts
     c = [f"c{i}_" for i in range(results)]
     x, y = (cast(prelude, source, dtypes.float32, name) for name in "xy")
-    lines = [f"{result} c = {{{{{', '.join(c)}}}}};"]
+    lines = [f"{result} c = {struct(c)};"]
     descriptors = [_descriptor("right", "b + beside", distance)]
     turned = [distance]
     if above is None:
@@ -285,25 +279,22 @@ def wgmma(prelude: Prelude, source: DType, results: int, layouts: tuple[int | No
     registers = ", ".join(f"%{i}" for i in range(results))
     form = ", ".join(["1", "1", *(str(int(n > 0)) for n in turned)])
     shape = f"m64n{results * 2}k16.f32.{kind}.{kind}"
-    lines += [
-        f"#if {_WARP_GROUPS_IF}",
+    instruction = [
         *descriptors,
         'asm volatile("{ .reg .pred p; setp.ne.b32 p, 1, 0;\\n"',
         f'    "wgmma.mma_async.sync.aligned.{shape} {{{registers}}}, "',
         f'    "{operand}, %{number}, p, {form}; }}"',
         f'    : {outputs} : {", ".join(inputs)}, "l"(right));',
-        "#else",
-        _WGMMA_BY_THREADS.format(
-            first=first,
-            results=results,
-            left=taken,
-            right=_place_in_lines("column", distance),
-            x=x,
-            y=y,
-        ),
-        "#endif",
-        "return c;",
     ]
+    by_threads = _WGMMA_BY_THREADS.format(
+        first=first,
+        results=results,
+        left=taken,
+        right=_place_in_lines("column", distance),
+        x=x,
+        y=y,
+    )
+    lines += [either(_WARP_GROUPS_IF, "\n".join(instruction), otherwise=by_threads), "return c;"]
     parameters += ["const u16 *b", "i32 beside", *(f"float {name}" for name in c)]
     layout = "held" if above is None else str(above)
     name = f"wgmma_{kind}_{results * 2}_{layout}_{distance}"
@@ -324,8 +315,8 @@ def of_warp_groups(u: UOp) -> Helper:
     Without the instruction each thread computes by itself, and there is nothing to wait for.
     """
     name, instruction = (text.format(u.arg) for text in _OF_WARP_GROUPS[u.op])
-    body = [f"#if {_WARP_GROUPS_IF}", f'asm volatile("{instruction}" ::: "memory");']
-    return Helper(name, "void", "void", "\n".join([*body, "#endif"]))
+    body = either(_WARP_GROUPS_IF, f'asm volatile("{instruction}" ::: "memory");')
+    return Helper(name, "void", "void", body)
 
 
 _MATRICES_INSTRUCTION: Final = """asm volatile("ldmatrix.sync.aligned.m8n8.x4{trans}.shared.b16 "
@@ -353,13 +344,11 @@ def matrices(prelude: Prelude, turned: bool) -> Helper:
     """
     result = prelude.vector("u32", 4)
     row, column = ("far", "near") if turned else ("near", "far")
+    instruction = _MATRICES_INSTRUCTION.format(trans=".trans" if turned else "")
+    exchange = _MATRICES_BY_EXCHANGE.format(row=row, column=column)
     body = [
         f"{result} out;",
-        f"#if {prelude.dialect.instructions_if}",
-        _MATRICES_INSTRUCTION.format(trans=".trans" if turned else ""),
-        "#else",
-        _MATRICES_BY_EXCHANGE.format(row=row, column=column),
-        "#endif",
+        either(prelude.dialect.instructions_if, instruction, otherwise=exchange),
         "return out;",
     ]
     name = "matrices_turned" if turned else "matrices"
@@ -371,27 +360,24 @@ def copy_ahead(prelude: Prelude, dtype: DType, lanes: int) -> Helper:
 
     Without an instruction for it, the copy is complete when it returns.
     """
-    dialect, kind, size = prelude.dialect, memory_type(dtype), lanes * dtype.itemsize
-    name = f"copy_{kind}_x{lanes}"
-    plain = "*to = 0;"
+    dialect, size = prelude.dialect, lanes * dtype.itemsize
+    kind = prelude.vector(memory_type(dtype), lanes)
+    zero = "*to = 0;"
     if lanes > 1:
-        kind = prelude.vector(kind, lanes)
-        plain = f"for (i32 lane = 0; lane < {lanes}; lane++) to->lane[lane] = 0;"
-    body = [f"if (valid) *to = *source;\nelse {plain}"]
+        zero = f"for (i32 lane = 0; lane < {lanes}; lane++) to->lane[lane] = 0;"
+    body = f"if (valid) *to = *source;\nelse {zero}"
     if dialect.copy and size in COPIED_BYTES:
         aligned = "" if lanes == 1 else " && !defined(FERRULE_UNALIGNED)"
         cache = "cg" if size == max(COPIED_BYTES) else "ca"
-        body = [
-            f"#if {dialect.instructions_if}{aligned}",
+        body = either(
+            dialect.instructions_if + aligned,
             dialect.copy.format(bytes=size, cache=cache),
-            f"#elif {_SHIM}",
-            f"__pipeline_memcpy_async(to, source, {size}, valid ? 0 : {size});",
-            "#else",
-            *body,
-            "#endif",
-        ]
+            in_tests=f"__pipeline_memcpy_async(to, source, {size}, valid ? 0 : {size});",
+            otherwise=body,
+        )
+    name = f"copy_{memory_type(dtype)}_x{lanes}"
     parameters = f"{dialect.to_shared}{kind} *to, {dialect.device}const {kind} *source, bool valid"
-    return Helper(name, "void", parameters, "\n".join(body))
+    return Helper(name, "void", parameters, body)
 
 
 def commit_copies(prelude: Prelude) -> Helper:
@@ -407,6 +393,6 @@ def wait_for_copies(prelude: Prelude, newest: int) -> Helper:
 
 
 def _of_copies(prelude: Prelude, name: str, instruction: str, in_tests: str) -> Helper:
-    condition = prelude.dialect.instructions_if
-    body = [f"#if {condition}", instruction, f"#elif {_SHIM}", in_tests, "#endif"]
-    return Helper(name, "void", "void", "\n".join(body))
+    return Helper(
+        name, "void", "void", either(prelude.dialect.instructions_if, instruction, in_tests)
+    )

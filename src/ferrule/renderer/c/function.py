@@ -42,7 +42,7 @@ from ferrule.renderer.c.dialect import (
     type_of,
 )
 from ferrule.renderer.c.inline import Uses
-from ferrule.renderer.c.prelude import Prelude
+from ferrule.renderer.c.prelude import Helper, Prelude, struct
 
 _VECTOR_BYTES: Final = 16  # bytes of the widest access of a thread
 _CAN_OVERFLOW: Final = frozenset({ExprOp.ADD, ExprOp.SUB, ExprOp.MUL, ExprOp.MULACC, ExprOp.NEG})
@@ -120,13 +120,29 @@ class Function:
         small = dtype is dtypes.int64 and within(self.bounds.get(u, range_of(dtype)), INT32)
         return "i32" if small and self.dialect.has_blocks else type_of(dtype)
 
-    def define(self, u: UOp, values: Sequence[str], name: str = "t") -> None:
+    def names(self, u: UOp, name: str = "t") -> list[str]:
+        """New names of variables, one for each lane."""
+        name = f"{name}{self.number()}"
+        return [name] if u.lanes == 1 else [f"{name}_{i}" for i in range(u.lanes)]
+
+    def declare(self, kind: str, name: str, value: str) -> None:
+        self.emit(f"{kind} {name} = {bare(value)};")
+
+    def define(self, u: UOp, values: Sequence[str], name: str = "t", how: str = "const ") -> None:
         """A variable for each lane."""
-        kind, name = self.kind(u), f"{name}{self.number()}"
-        names = [name] if len(values) == 1 else [f"{name}_{i}" for i in range(len(values))]
-        for variable, value in zip(names, values, strict=True):
-            self.emit(f"const {kind} {variable} = {bare(value)};")
-        self.lanes[u] = names
+        self.lanes[u] = self.names(u, name)
+        for variable, value in zip(self.lanes[u], values, strict=True):
+            self.declare(how + self.kind(u), variable, value)
+
+    def result(self, helper: Helper, *operands: str) -> str:
+        """A variable for the result of a helper."""
+        name = f"t{self.number()}"
+        self.declare(f"const {helper.result}", name, self.prelude.call(helper, *operands))
+        return name
+
+    def result_lanes(self, helper: Helper, lanes: int, *operands: str) -> list[str]:
+        """The lanes of the struct that a helper returns."""
+        return _lanes_of(self.result(helper, *operands), lanes)
 
     # -- the UOps ----------------------------------------------------------------------------------
 
@@ -140,7 +156,7 @@ class Function:
             case UOps.LOAD:
                 self.load(u)
             case UOps.REG:
-                self.register(u)
+                self.define(u, self.lanes[u.src[0]], "acc", "")
             case UOps.SET:
                 for name, value in zip(self.lanes[u.src[0]], self.lanes[u.src[1]], strict=True):
                     self.emit(f"{name} = {bare(value)};")
@@ -282,10 +298,8 @@ class Function:
         return cprelude.narrowed_pair(target).name in self.dialect.instructions
 
     def cast_pairs(self, u: UOp) -> None:
-        helper, lanes, pairs = cprelude.narrowed_pair(_dtype(u)), self.lanes[u.src[0]], []
-        for x, y in zip(lanes[::2], lanes[1::2], strict=True):
-            pairs.append(f"t{self.number()}")
-            self.emit(f"const u32 {pairs[-1]} = {self.prelude.call(helper, x, y)};")
+        helper, lanes = cprelude.narrowed_pair(_dtype(u)), self.lanes[u.src[0]]
+        pairs = [self.result(helper, *pair) for pair in zip(lanes[::2], lanes[1::2], strict=True)]
         found = bitcast(self.prelude, dtypes.uint32, _dtype(u), pairs)
         self.lanes[u] = [atom(lane) for lane in found]
 
@@ -339,20 +353,16 @@ class Function:
         operands = [self.blocks_only(u, self.dialect.thread)]
         if group.needs_memory:
             self.scratch_bytes = max(self.scratch_bytes, threads * lanes * dtype.itemsize)
-            kept = memory_type(dtype)
-            kept = kept if lanes == 1 else self.prelude.vector(kept, lanes)
+            kept = self.prelude.vector(memory_type(dtype), lanes)
             operands.append(f"({self.dialect.to_shared}{kept} *)scratch")
         values = self.lanes[u.src[0]]
-        parts = [values[i : i + lanes] for i in range(0, u.lanes, lanes)]
-        calls = [self.prelude.call(helper, *part, *operands) for part in parts]
         if lanes == 1:
-            self.define(u, calls)
+            self.define(u, [self.prelude.call(helper, value, *operands) for value in values])
             return
         self.lanes[u] = []
-        for call in calls:
-            name = f"t{self.number()}"
-            self.emit(f"const {helper.result} {name} = {call};")
-            self.lanes[u] += [f"{name}.lane[{lane}]" for lane in range(lanes)]
+        for i in range(0, u.lanes, lanes):
+            part = values[i : i + lanes]
+            self.lanes[u] += self.result_lanes(helper, lanes, *part, *operands)
 
     def of_warps(self, u: UOp) -> None:
         """Raise an error if there are no warps for an operation by warps."""
@@ -367,10 +377,7 @@ class Function:
         self.of_warps(u)
         helper = mma(self.prelude, _dtype(u.src[0]))
         operands = [lane for s in u.src for lane in self.lanes[s]]
-        name = f"t{self.number()}"
-        call = self.prelude.call(helper, "thread", *operands)
-        self.emit(f"const {helper.result} {name} = {call};")
-        self.lanes[u] = [f"{name}.lane[{lane}]" for lane in range(u.lanes)]
+        self.lanes[u] = self.result_lanes(helper, u.lanes, "thread", *operands)
 
     def multiply_together(self, u: UOp) -> None:
         """Emit a product of matrices by four warps; the value is this thread's part of it."""
@@ -378,11 +385,8 @@ class Function:
         *left, right, beside, before = u.src
         helper = wgmma(self.prelude, _dtype(right), u.lanes, u.arg)
         held = self.lanes[left[0]] if len(left) == 1 else self.place_of(*left)
-        name = f"t{self.number()}"
         operands = (*held, *self.place_of(right, beside), *self.lanes[before])
-        call = self.prelude.call(helper, "thread", *operands)
-        self.emit(f"const {helper.result} {name} = {call};")
-        self.lanes[u] = [f"{name}.lane[{lane}]" for lane in range(u.lanes)]
+        self.lanes[u] = self.result_lanes(helper, u.lanes, "thread", *operands)
 
     def place_of(self, pointer: UOp, index: UOp) -> list[str]:
         """An array, and an index in it."""
@@ -394,11 +398,7 @@ class Function:
         """
         self.of_warps(u)
         (row,) = self.elements(u.src[0], u.src[1], 1)
-        name = f"t{self.number()}"
-        helper = matrices(self.prelude, u.arg)
-        call = self.prelude.call(helper, "thread", f"&{row}")
-        self.emit(f"const {helper.result} {name} = {call};")
-        registers = [f"{name}.lane[{i}]" for i in range(4)]
+        registers = self.result_lanes(matrices(self.prelude, u.arg), 4, "thread", f"&{row}")
         lanes = bitcast(self.prelude, dtypes.uint32, _dtype(u), registers)
         self.lanes[u] = [atom(lane) for lane in lanes]
 
@@ -449,13 +449,6 @@ class Function:
         spaces = {UOps.PARAM: self.dialect.device, UOps.SHARED: self.dialect.to_shared}
         return spaces.get(pointer.op, "")
 
-    def register(self, u: UOp) -> None:
-        kind, name = self.kind(u), f"acc{self.number()}"
-        names = [name] if u.lanes == 1 else [f"{name}_{i}" for i in range(u.lanes)]
-        for variable, value in zip(names, self.lanes[u.src[0]], strict=True):
-            self.emit(f"{kind} {variable} = {bare(value)};")
-        self.lanes[u] = names
-
     def elements(self, pointer: UOp, index: UOp, lanes: int) -> list[str]:
         """The place in memory of each lane."""
         texts = self.lanes[index]
@@ -468,27 +461,25 @@ class Function:
         masks = self.lanes[u.src[position]] if len(u.src) > position else None
         return None if masks is not None and set(masks) == {"true"} else masks
 
-    def parts(self, u: UOp, value: UOp, masks: Sequence[str] | None) -> list[tuple[int, int]]:
-        """(first lane, number of lanes) of the accesses of a LOAD or STORE."""
-        single = [(lane, 1) for lane in range(value.lanes)]
-        has_multiple = isinstance(u.arg, int) and u.src[1].lanes == 1
-        if not has_multiple or (masks is not None and len(set(masks)) > 1):
-            return single
-        return pieces(value.lanes, _dtype(value).itemsize, u.arg)
+    def parts(
+        self, u: UOp, dtype: DType, lanes: int, masks: Sequence[str] | None, *indices: UOp
+    ) -> list[tuple[int, int]]:
+        """(first lane, number of lanes) of each access of a LOAD, STORE or COPY."""
+        is_aligned = isinstance(u.arg, int) and all(index.lanes == 1 for index in indices)
+        is_one = masks is None or len(set(masks)) == 1
+        return pieces(lanes, dtype.itemsize, u.arg if is_aligned and is_one else 1)
 
     def load(self, u: UOp) -> None:
         elements, masks = self.elements(u.src[0], u.src[1], u.lanes), self.masks(u, 2)
-        parts, name = self.parts(u, u, masks), f"t{self.number()}"
-        self.lanes[u] = []
-        for first, lanes in parts:
+        names, self.lanes[u] = self.names(u), []
+        for first, lanes in self.parts(u, _dtype(u), u.lanes, masks, u.src[1]):
             mask = masks[first] if masks is not None else None
             if lanes > 1:
                 self.lanes[u] += self.load_vector(u, elements[first], lanes, mask)
                 continue
-            variable = name if u.lanes == 1 else f"{name}_{first}"
             value = self.load_element(_dtype(u), elements[first], mask)
-            self.emit(f"const {self.kind(u)} {variable} = {value};")
-            self.lanes[u].append(variable)
+            self.emit(f"const {self.kind(u)} {names[first]} = {value};")
+            self.lanes[u].append(names[first])
 
     def load_element(self, dtype: DType, element: str, mask: str | None) -> str:
         value = f"{element} != 0" if dtype is dtypes.bool else element
@@ -502,22 +493,21 @@ class Function:
         if mask is None:
             self.emit(f"const {kind} {name} = {place};")
         else:
-            self.emit(f"{kind} {name} = {{{{{', '.join(['0'] * lanes)}}}}};")
+            self.emit(f"{kind} {name} = {struct(['0'] * lanes)};")
             self.emit(f"if ({bare(mask)}) {name} = {place};")
-        elements = [f"{name}.lane[{lane}]" for lane in range(lanes)]
+        elements = _lanes_of(name, lanes)
         return [f"({x} != 0)" for x in elements] if u.dtype is dtypes.bool else elements
 
     def store(self, u: UOp) -> None:
         pointer, index, value = u.src[:3]
         elements, masks = self.elements(pointer, index, value.lanes), self.masks(u, 3)
-        values = self.lanes[value]
-        for first, lanes in self.parts(u, value, masks):
-            target, new = elements[first], bare(values[first])
+        values = [bare(lane) for lane in self.lanes[value]]
+        for first, lanes in self.parts(u, _dtype(value), value.lanes, masks, index):
+            target, new = elements[first], values[first]
             if lanes > 1:
                 kind = self.prelude.vector(memory_type(_dtype(value)), lanes)
                 new = f"v{self.number()}"
-                numbers = ", ".join(bare(value) for value in values[first : first + lanes])
-                self.emit(f"const {kind} {new} = {{{{{numbers}}}}};")
+                self.emit(f"const {kind} {new} = {struct(values[first : first + lanes])};")
                 target = f"*({self.space(pointer)}{kind} *)&{target}"
             guard = f"if ({bare(masks[first])}) " if masks is not None else ""
             self.emit(f"{guard}{target} = {new};")
@@ -527,22 +517,15 @@ class Function:
         self.blocks_only(u, "")
         to, to_index, source, index = u.src[:4]
         dtype, masks = _dtype(to), self.masks(u, 4)
-        places = zip(
-            self.elements(to, to_index, u.lanes), self.elements(source, index, u.lanes), strict=True
-        )
-        pairs = list(places)
+        here, there = self.elements(to, to_index, u.lanes), self.elements(source, index, u.lanes)
         guard = f"if ({bare(self.scalar(u.src[5]))}) " if len(u.src) > 5 else ""
-        vectors = isinstance(u.arg, int) and {to_index.lanes, index.lanes} == {1}
-        whole = vectors and (masks is None or len(set(masks)) == 1)
-        parts = pieces(u.lanes, dtype.itemsize, u.arg if whole else 1)
-        for first, lanes in parts:
+        for first, lanes in self.parts(u, dtype, u.lanes, masks, to_index, index):
             helper = copy_ahead(self.prelude, dtype, lanes)
-            kind = memory_type(dtype) if lanes == 1 else f"{memory_type(dtype)}_x{lanes}"
-            here, there = pairs[first]
+            kind = self.prelude.vector(memory_type(dtype), lanes)
             call = self.prelude.call(
                 helper,
-                f"({self.dialect.to_shared}{kind} *)&{here}",
-                f"({self.dialect.device}const {kind} *)&{there}",
+                f"({self.dialect.to_shared}{kind} *)&{here[first]}",
+                f"({self.dialect.device}const {kind} *)&{there[first]}",
                 bare(masks[first]) if masks is not None else "true",
             )
             self.emit(f"{guard}{call};")
@@ -563,6 +546,11 @@ class Function:
     def is_block(self, u: UOp) -> bool:
         """True if a loop is over the chunks, of which a block has one."""
         return self.dialect.has_blocks and _is_over_chunks(u)
+
+
+def _lanes_of(name: str, lanes: int) -> list[str]:
+    """The lanes of a struct."""
+    return [f"{name}.lane[{lane}]" for lane in range(lanes)]
 
 
 def _plus(index: str, offset: int) -> str:

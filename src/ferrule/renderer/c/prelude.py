@@ -8,6 +8,7 @@ plain version stands beside it for others.
 from __future__ import annotations
 
 import textwrap
+from collections.abc import Iterable
 from functools import cache
 from typing import final
 
@@ -16,6 +17,7 @@ from ferrule.ir.dtype import DType, dtypes
 from ferrule.renderer.c.dialect import Dialect, type_of
 from ferrule.renderer.float8 import FORMATS, Format
 
+SHIM = "defined(FERRULE_SHIM)"  # in the tests, which define functions with CUDA's names
 _UNSIGNED_BITS = {"float": "u32", "double": "u64"}
 
 
@@ -52,7 +54,9 @@ class Prelude:
         return name + (self.dialect.float_suffix if kind == "float" else "")
 
     def vector(self, kind: str, lanes: int) -> str:
-        """A struct of adjacent elements, which one instruction moves."""
+        """A struct of adjacent elements, which one instruction moves; one alone needs none."""
+        if lanes == 1:
+            return kind
         name = f"{kind}_x{lanes}"
         size = lanes * _size(kind)
         self.parts.setdefault("aligned", _aligned(self.dialect))
@@ -69,9 +73,24 @@ class Prelude:
         body = helper.body
         instruction = self.dialect.instructions.get(helper.name)
         if instruction is not None:
-            body = f"#if {self.dialect.instructions_if}\n{instruction}\n#else\n{body}\n#endif"
+            body = either(self.dialect.instructions_if, instruction, otherwise=body)
         head = f"{self.dialect.function}{helper.result} {helper.name}({helper.parameters})"
         self.parts[helper.name] = f"{head} {{\n{_indented(body)}\n}}"
+
+
+def struct(values: Iterable[str]) -> str:
+    """The initial value of a struct of adjacent elements."""
+    return f"{{{{{', '.join(values)}}}}}"
+
+
+def either(condition: str, text: str, in_tests: str = "", otherwise: str = "") -> str:
+    """A text for compilers that meet a condition, and those for others."""
+    parts = [f"#if {condition}", text]
+    if in_tests:
+        parts += [f"#elif {SHIM}", in_tests]
+    if otherwise:
+        parts += ["#else", otherwise]
+    return "\n".join([*parts, "#endif"])
 
 
 def _indented(body: str) -> str:
