@@ -19,7 +19,9 @@ _INT64: Final = (-(2**63), 2**63 - 1)
 
 
 def range_of(dtype: DType) -> Bounds:
-    """All values of an integer dtype, or of bool."""
+    """All values of an integer dtype, or of bool; of a float nothing is known."""
+    if dtypes.is_float(dtype):
+        return _INT64
     if dtype is dtypes.bool:
         return 0, 1
     return int(dtypes.min(dtype)), int(dtypes.max(dtype))
@@ -98,7 +100,7 @@ def bounds(uops: Sequence[UOp], has_blocks: bool) -> dict[UOp, Bounds]:
 
     def known(u: UOp) -> Bounds:
         assert u.dtype is not None
-        everything = range_of(u.dtype) if _is_whole(u.dtype) else _INT64
+        everything = range_of(u.dtype)
         value = found.get(u, everything)
         return value if within(value, everything) else everything
 

@@ -8,7 +8,6 @@ FERRULE_UNALIGNED is defined.
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Sequence
 from typing import Final, final
 
@@ -39,12 +38,26 @@ from ferrule.renderer.c.dialect import (
     literal,
     memory_type,
     special_bits,
+    symbol,
     type_of,
 )
 from ferrule.renderer.c.inline import Uses
 from ferrule.renderer.c.prelude import Helper, Prelude, struct
 
 _VECTOR_BYTES: Final = 16  # bytes of the widest access of a thread
+_OF_BLOCKS: Final = frozenset(
+    {
+        UOps.THREAD,
+        UOps.SHARED,
+        UOps.BARRIER,
+        UOps.ACROSS,
+        UOps.COPY,
+        UOps.COMMIT,
+        UOps.WAIT,
+    }
+)
+_OF_WARPS: Final = frozenset({UOps.MMA, UOps.MATRICES, UOps.WGMMA})
+_WAITING: Final = frozenset({UOps.BARRIER, UOps.ACROSS, UOps.MMA, UOps.WGMMA})
 _CAN_OVERFLOW: Final = frozenset({ExprOp.ADD, ExprOp.SUB, ExprOp.MUL, ExprOp.MULACC, ExprOp.NEG})
 
 
@@ -83,13 +96,16 @@ class Function:
         self.prelude = prelude
         self.uses = Uses(uops)
         self.bounds = bounds(uops, dialect.has_blocks)
-        self.threads = _threads(uops)
-        self.waiting = _waiting_blocks(uops)
+        self.threads = next((u.arg or 1 for u in uops if u.op is UOps.EXTENT), 1)
         self.top: list[str] = []
         self.lines: list[str] = []
         self.depth = 1
         self.lanes: dict[UOp, list[str]] = {}
         self.pointers: dict[UOp, str] = {}
+        self.waits = False
+        """True if threads wait in an open loop or condition."""
+        self.behind = ""
+        """The statement after one in which they have waited, if anything comes after it."""
         self.shared_bytes = 0
         self.scratch_bytes = 0
         self.asks = bool(shared_to_ask_for(uops, target)) and bool(dialect.shared_at_launch)
@@ -100,6 +116,9 @@ class Function:
     # -- text --------------------------------------------------------------------------------------
 
     def emit(self, line: str) -> None:
+        if self.behind:
+            self.lines.append(f"  {self.behind}")
+            self.behind = ""
         self.lines.append("  " * self.depth + line)
 
     def number(self) -> int:
@@ -128,16 +147,19 @@ class Function:
     def declare(self, kind: str, name: str, value: str) -> None:
         self.emit(f"{kind} {name} = {bare(value)};")
 
-    def define(self, u: UOp, values: Sequence[str], name: str = "t", how: str = "const ") -> None:
+    def define(
+        self, u: UOp, values: Sequence[str], name: str = "t", how: str = "const "
+    ) -> list[str]:
         """A variable for each lane."""
-        self.lanes[u] = self.names(u, name)
-        for variable, value in zip(self.lanes[u], values, strict=True):
-            self.declare(how + self.kind(u), variable, value)
+        names = self.names(u, name)
+        for variable, value in zip(names, values, strict=True):
+            self.emit(f"{how}{self.kind(u)} {variable} = {bare(value)};")
+        return names
 
     def result(self, helper: Helper, *operands: str) -> str:
         """A variable for the result of a helper."""
         name = f"t{self.number()}"
-        self.declare(f"const {helper.result}", name, self.prelude.call(helper, *operands))
+        self.emit(f"const {helper.result} {name} = {self.prelude.call(helper, *operands)};")
         return name
 
     def result_lanes(self, helper: Helper, lanes: int, *operands: str) -> list[str]:
@@ -150,106 +172,111 @@ class Function:
         """Render one UOp, if anything depends on it."""
         if u not in self.uses.live:
             return
+        self.check(u)
+        if u.op in _WAITING and self.depth > 1:
+            self.waits = True
         match u.op:
             case UOps.STORE:
                 self.store(u)
-            case UOps.LOAD:
-                self.load(u)
-            case UOps.REG:
-                self.define(u, self.lanes[u.src[0]], "acc", "")
             case UOps.SET:
                 for name, value in zip(self.lanes[u.src[0]], self.lanes[u.src[1]], strict=True):
                     self.emit(f"{name} = {bare(value)};")
-            case UOps.LOOP:
-                self.open_loop(u)
             case UOps.IF:
                 self.emit(f"if ({bare(self.scalar(u.src[0]))}) {{")
                 self.depth += 1
-            case UOps.END | UOps.ENDIF if self.is_block(u.src[0]):
-                pass
-            case UOps.END | UOps.ENDIF:
-                self.depth -= 1
-                self.emit("}")
-                if u.src[0] in self.waiting and self.dialect.after_waiting:
-                    self.emit(self.dialect.after_waiting)
+            case UOps.END | UOps.ENDIF if not self.is_block(u.src[0]):
+                self.close()
             case UOps.LOCAL | UOps.SHARED:
                 self.array(u)
             case UOps.BARRIER:
-                self.emit(self.blocks_only(u, self.dialect.barrier))
-            case UOps.ACROSS:
-                self.across(u)
-            case UOps.MMA:
-                self.multiply(u)
-            case UOps.MATRICES:
-                self.matrices(u)
+                self.emit(self.dialect.barrier)
             case UOps.COPY:
                 self.copy(u)
             case UOps.COMMIT if self.dialect.commit:
                 self.emit(f"{self.prelude.call(commit_copies(self.prelude))};")
             case UOps.WAIT if self.dialect.wait:
                 self.emit(f"{self.prelude.call(wait_for_copies(self.prelude, u.arg))};")
-            case UOps.WGMMA:
-                self.multiply_together(u)
             case UOps.WGMMA_FENCE | UOps.WGMMA_COMMIT | UOps.WGMMA_WAIT | UOps.PROXY_FENCE:
                 self.emit(f"{self.prelude.call(of_warp_groups(u))};")
-            case UOps.COMMIT | UOps.WAIT:
-                self.blocks_only(u, "")  # copies are complete at once
+            case UOps.END | UOps.COMMIT | UOps.WAIT:
+                pass  # a block does one chunk, and copies are complete at once
             case UOps.PARAM | UOps.VALUE:
                 pass  # named by the function's head
-            case UOps.PREFETCH:
-                pass  # it changes nothing but the time, and standard C has no such statement
             case _:
-                self.value(u)
+                self.lanes[u] = self.value(u)
 
-    def value(self, u: UOp) -> None:
-        """Render a UOp that has a value."""
+    def value(self, u: UOp) -> list[str]:
+        """The lanes of a UOp that has a value."""
         match u.op:
             case UOps.START | UOps.STOP | UOps.THREAD:
-                self.place(u)
+                return self.place(u)
+            case UOps.LOOP:
+                return self.open_loop(u)
             case UOps.CONST:
-                self.lanes[u] = [self.constant(_dtype(u), u.arg)] * u.lanes
+                return [self.constant(_dtype(u), u.arg)] * u.lanes
             case UOps.IOTA:
-                self.lanes[u] = [str(lane) for lane in range(u.lanes)]
-            case UOps.ALU | UOps.CAST:
-                self.expression(u)
+                return [str(lane) for lane in range(u.lanes)]
+            case UOps.ALU:
+                return self.expression(u, self.alu(u))
+            case UOps.CAST:
+                return self.cast(u)
             case UOps.BITCAST:
                 x = u.src[0]
-                self.define(u, bitcast(self.prelude, _dtype(x), _dtype(u), self.lanes[x]))
+                return self.define(u, bitcast(self.prelude, _dtype(x), _dtype(u), self.lanes[x]))
             case UOps.SPLAT:
-                self.lanes[u] = self.lanes[u.src[0]] * u.lanes
+                return self.lanes[u.src[0]] * u.lanes
             case UOps.EXTRACT:
-                self.lanes[u] = [self.lanes[u.src[0]][u.arg]]
+                return [self.lanes[u.src[0]][u.arg]]
             case UOps.SHUFFLE:
                 both = [lane for s in u.src for lane in self.lanes[s]]
-                self.lanes[u] = [both[lane] for lane in u.arg]
+                return [both[lane] for lane in u.arg]
             case UOps.HREDUCE:
-                self.halve(u)
+                return self.halve(u)
+            case UOps.REG:
+                return self.define(u, self.lanes[u.src[0]], "acc", "")
             case UOps.GET if u in self.uses.renamed:
-                self.lanes[u] = self.lanes[u.src[0]]
+                return self.lanes[u.src[0]]
             case UOps.GET:
-                self.define(u, self.lanes[u.src[0]])
+                return self.define(u, self.lanes[u.src[0]])
+            case UOps.LOAD:
+                return self.load(u)
+            case UOps.ACROSS:
+                return self.across(u)
+            case UOps.MMA:
+                operands = [lane for s in u.src for lane in self.lanes[s]]
+                helper = mma(self.prelude, _dtype(u.src[0]))
+                return self.result_lanes(helper, u.lanes, "thread", *operands)
+            case UOps.WGMMA:
+                return self.multiply_together(u)
+            case UOps.MATRICES:
+                return self.matrices(u)
             case _:
                 raise RenderError(f"{u.op.name} has no value")
 
-    def blocks_only(self, u: UOp, text: str) -> str:
-        if not self.dialect.has_blocks:
+    def check(self, u: UOp) -> None:
+        """Raise an error if there are no blocks of threads for a UOp, or no warps."""
+        if u.op in _OF_BLOCKS and not self.dialect.has_blocks:
             raise RenderError(
                 f"{u.op.name}: {self.dialect.name} has no blocks of threads; "
                 "use a dialect that has, or a kernel of one thread"
             )
-        return text
+        has_warps = self.dialect.exchange and self.target.warp == WARP and not self.threads % WARP
+        if u.op in _OF_WARPS and not has_warps:
+            raise RenderError(
+                f"{u.op.name}: {self.dialect.name} with warps of {self.target.warp} and blocks of "
+                f"{self.threads} threads has no warps of {WARP} that multiply matrices"
+            )
 
-    def place(self, u: UOp) -> None:
-        if not self.dialect.has_blocks and u.op is not UOps.THREAD:
-            self.lanes[u] = ["start" if u.op is UOps.START else "stop"]
-            return
+    def place(self, u: UOp) -> list[str]:
+        """The number of the first chunk, the one after the last, or the thread."""
+        if not self.dialect.has_blocks:
+            return [u.op.name.lower()]
         if u.op is UOps.STOP:
-            self.lanes[u] = [f"({self.dialect.block} + 1)"]
-            return
-        is_thread = u.op is UOps.THREAD
-        text = self.dialect.thread if is_thread else self.dialect.block
-        self.lanes[u] = ["thread" if is_thread else "block"]
-        self.emit(f"const i32 {self.scalar(u)} = {self.blocks_only(u, text)};")
+            return [f"({self.dialect.block} + 1)"]
+        name = "block" if u.op is UOps.START else "thread"
+        number = self.dialect.block if u.op is UOps.START else self.dialect.thread
+        self.emit(f"const i32 {name} = {number};")
+        return [name]
 
     def constant(self, dtype: DType, value: float) -> str:
         if is_special(dtype, value):
@@ -258,50 +285,44 @@ class Function:
 
     # -- arithmetic --------------------------------------------------------------------------------
 
-    def expression(self, u: UOp) -> None:
-        if u.op is UOps.CAST and self.is_same(u, u.src[0]):
-            self.lanes[u] = self.lanes[u.src[0]]
-            return
-        if u.op is UOps.CAST and self.is_by_pairs(u):
-            self.cast_pairs(u)
-            return
-        values = self.cast(u) if u.op is UOps.CAST else self.alu(u)
+    def expression(self, u: UOp, values: Sequence[str]) -> list[str]:
+        """The values, if they are used once, or a variable for each."""
         if u in self.uses.inlined:
-            self.lanes[u] = [atom(value) for value in values]
-        else:
-            self.define(u, values)
-
-    def is_same(self, u: UOp, x: UOp) -> bool:
-        """True if a cast of an integer needs no text: a variable of the same type, or a literal."""
-        source, target = _dtype(x), _dtype(u)
-        if dtypes.is_float(source) or dtypes.is_float(target) or x in self.uses.inlined:
-            return False
-        if x.op in (UOps.CONST, UOps.IOTA):
-            signed = not (dtypes.is_unsigned(source) or dtypes.is_unsigned(target))
-            whole = dtypes.bool not in (source, target)
-            return signed and whole and within(self.bounds[x], range_of(target))
-        return self.kind(u) == self.kind(x)
+            return [atom(value) for value in values]
+        return self.define(u, values)
 
     def cast(self, u: UOp) -> list[str]:
         x = u.src[0]
-        kind, source, target = self.kind(u), _dtype(x), _dtype(u)
-        if kind == self.kind(x) and not (dtypes.is_float(source) or dtypes.is_float(target)):
-            return self.lanes[x]
+        kind, source, target, lanes = self.kind(u), _dtype(x), _dtype(u), self.lanes[x]
+        is_whole = not (dtypes.is_float(source) or dtypes.is_float(target))
+        if is_whole and x not in self.uses.inlined and self.is_same(u, x):
+            return lanes
+        if is_whole and kind == self.kind(x):
+            return self.expression(u, lanes)
+        if self.is_by_pairs(source, target, u.lanes):
+            return self.cast_pairs(target, lanes)
         target = dtypes.int32 if kind == "i32" else target
-        return [cast(self.prelude, source, target, lane) for lane in self.lanes[x]]
+        return self.expression(u, [cast(self.prelude, source, target, lane) for lane in lanes])
 
-    def is_by_pairs(self, u: UOp) -> bool:
+    def is_same(self, u: UOp, x: UOp) -> bool:
+        """True if a cast of an integer needs no text: a variable of the same type, or a literal."""
+        if x.op not in (UOps.CONST, UOps.IOTA):
+            return self.kind(u) == self.kind(x)
+        dtypes_of_both = (_dtype(x), _dtype(u))
+        if dtypes.bool in dtypes_of_both or any(map(dtypes.is_unsigned, dtypes_of_both)):
+            return False
+        return within(self.bounds[x], range_of(_dtype(u)))
+
+    def is_by_pairs(self, source: DType, target: DType, lanes: int) -> bool:
         """True if an instruction rounds two adjacent lanes at once."""
-        source, target = _dtype(u.src[0]), _dtype(u)
-        if source is not dtypes.float32 or target not in cprelude.PAIRED or u.lanes % 2:
+        if source is not dtypes.float32 or target not in cprelude.PAIRED or lanes % 2:
             return False
         return cprelude.narrowed_pair(target).name in self.dialect.instructions
 
-    def cast_pairs(self, u: UOp) -> None:
-        helper, lanes = cprelude.narrowed_pair(_dtype(u)), self.lanes[u.src[0]]
+    def cast_pairs(self, target: DType, lanes: Sequence[str]) -> list[str]:
+        helper = cprelude.narrowed_pair(target)
         pairs = [self.result(helper, *pair) for pair in zip(lanes[::2], lanes[1::2], strict=True)]
-        found = bitcast(self.prelude, dtypes.uint32, _dtype(u), pairs)
-        self.lanes[u] = [atom(lane) for lane in found]
+        return [atom(lane) for lane in bitcast(self.prelude, dtypes.uint32, target, pairs)]
 
     def alu(self, u: UOp) -> list[str]:
         operands = u.src[1:] if u.arg is ExprOp.WHERE else u.src
@@ -314,8 +335,6 @@ class Function:
 
     def arithmetic(self, u: UOp, operands: Sequence[UOp]) -> Arithmetic:
         dtype = _dtype(operands[0])
-        if dtypes.is_float(dtype):
-            return Arithmetic(self.prelude, dtype, type_of(dtype))
         kinds = {self.kind(s) for s in (*operands, *([u] if u.dtype is dtype else []))}
         kind = "i32" if kinds == {"i32"} else type_of(dtype)
         exact = u.arg in _CAN_OVERFLOW and u in self.bounds
@@ -327,18 +346,18 @@ class Function:
             not_negative=self.bounds.get(operands[0], range_of(dtype))[0] >= 0,
         )
 
-    def halve(self, u: UOp) -> None:
+    def halve(self, u: UOp) -> list[str]:
         """Combine the lower half of the lanes with the upper until one is left."""
-        dtype = _dtype(u)
-        t = Arithmetic(self.prelude, dtype, type_of(dtype))
-        lanes = self.lanes[u.src[0]]
+        t, lanes = Arithmetic(self.prelude, _dtype(u), type_of(_dtype(u))), self.lanes[u.src[0]]
         while len(lanes) > 1:
             half = len(lanes) // 2
             pairs = zip(lanes[:half], lanes[half:], strict=True)
             lanes = [atom(alu(u.arg, t, pair)) for pair in pairs]
-        self.define(u, lanes)
+        return self.define(u, lanes)
 
-    def across(self, u: UOp) -> None:
+    # -- threads -----------------------------------------------------------------------------------
+
+    def across(self, u: UOp) -> list[str]:
         (_, count, step), threads = u.arg, self.threads
         if threads % (count * step):
             raise RenderError(
@@ -347,88 +366,59 @@ class Function:
             )
         warp = self.target.warp if self.dialect.exchange else 1
         group = Group(count, step, threads, min(warp, 32))
-        dtype = _dtype(u)
+        dtype, values = _dtype(u), self.lanes[u.src[0]]
         lanes = together(dtype, u.lanes, group)
         helper = across(self.prelude, u, group, lanes)
-        operands = [self.blocks_only(u, self.dialect.thread)]
+        operands = [self.dialect.thread]
         if group.needs_memory:
             self.scratch_bytes = max(self.scratch_bytes, threads * lanes * dtype.itemsize)
             kept = self.prelude.vector(memory_type(dtype), lanes)
             operands.append(f"({self.dialect.to_shared}{kept} *)scratch")
-        values = self.lanes[u.src[0]]
         if lanes == 1:
-            self.define(u, [self.prelude.call(helper, value, *operands) for value in values])
-            return
-        self.lanes[u] = []
-        for i in range(0, u.lanes, lanes):
-            part = values[i : i + lanes]
-            self.lanes[u] += self.result_lanes(helper, lanes, *part, *operands)
+            return self.define(u, [self.prelude.call(helper, x, *operands) for x in values])
+        parts = [values[i : i + lanes] for i in range(0, u.lanes, lanes)]
+        found = [self.result_lanes(helper, lanes, *part, *operands) for part in parts]
+        return [lane for part in found for lane in part]
 
-    def of_warps(self, u: UOp) -> None:
-        """Raise an error if there are no warps for an operation by warps."""
-        if not self.dialect.exchange or self.target.warp != WARP or self.threads % WARP:
-            raise RenderError(
-                f"{u.op.name}: {self.dialect.name} with warps of {self.target.warp} and blocks of "
-                f"{self.threads} threads has no warps of {WARP} that multiply matrices"
-            )
-
-    def multiply(self, u: UOp) -> None:
-        """Emit a warp's product of matrices; the value is this thread's part of it."""
-        self.of_warps(u)
-        helper = mma(self.prelude, _dtype(u.src[0]))
-        operands = [lane for s in u.src for lane in self.lanes[s]]
-        self.lanes[u] = self.result_lanes(helper, u.lanes, "thread", *operands)
-
-    def multiply_together(self, u: UOp) -> None:
+    def multiply_together(self, u: UOp) -> list[str]:
         """Emit a product of matrices by four warps; the value is this thread's part of it."""
-        self.of_warps(u)
         *left, right, beside, before = u.src
         helper = wgmma(self.prelude, _dtype(right), u.lanes, u.arg)
         held = self.lanes[left[0]] if len(left) == 1 else self.place_of(*left)
         operands = (*held, *self.place_of(right, beside), *self.lanes[before])
-        self.lanes[u] = self.result_lanes(helper, u.lanes, "thread", *operands)
+        return self.result_lanes(helper, u.lanes, "thread", *operands)
 
     def place_of(self, pointer: UOp, index: UOp) -> list[str]:
         """An array, and an index in it."""
         return [self.pointers[pointer], self.scalar(index)]
 
-    def matrices(self, u: UOp) -> None:
+    def matrices(self, u: UOp) -> list[str]:
         """Emit a load of four matrices; this thread gives the place of a row, and gets parts of all
         four.
         """
-        self.of_warps(u)
         (row,) = self.elements(u.src[0], u.src[1], 1)
         registers = self.result_lanes(matrices(self.prelude, u.arg), 4, "thread", f"&{row}")
-        lanes = bitcast(self.prelude, dtypes.uint32, _dtype(u), registers)
-        self.lanes[u] = [atom(lane) for lane in lanes]
+        return [atom(x) for x in bitcast(self.prelude, dtypes.uint32, _dtype(u), registers)]
 
     # -- memory ------------------------------------------------------------------------------------
 
     def array(self, u: UOp) -> None:
-        """Declare scratch memory at the top of the function."""
+        """Declare an array at the top of the function: a thread's own, or the block's."""
         name, size = u.arg
-        dtype = _dtype(u)
-        self.pointers[u] = f"{re.sub('[^A-Za-z0-9_]', '_', name)}_{self.number()}"
-        text = f"{memory_type(dtype)} {self.pointers[u]}[{size}];"
-        if u.op is UOps.SHARED:
-            self.blocks_only(u, "")
-            self.share(u, text)
-        else:
-            self.top.append(self.dialect.aligned.format(bytes=_VECTOR_BYTES) + text)
-
-    def share(self, u: UOp, declaration: str) -> None:
-        """Declare an array in the memory of the block."""
-        size = u.arg[1] * _dtype(u).itemsize
+        kind = memory_type(_dtype(u))
+        self.pointers[u] = pointer = f"{symbol(name)}_{self.number()}"
+        declaration, size = f"{kind} {pointer}[{size}];", size * _dtype(u).itemsize
+        if u.op is UOps.LOCAL:
+            self.top.append(self.dialect.aligned.format(bytes=_VECTOR_BYTES) + declaration)
+            return
         if not self.asks:
             self.shared(declaration, size)
             return
-        if self.shared_bytes == 0:
-            asked = self.dialect.shared_at_launch.format(bytes=self.shared_alignment)
-            self.top += asked.splitlines()
-        kind, first = memory_type(_dtype(u)), self.shared_bytes
-        multiple = self.shared_alignment
+        first, multiple = self.shared_bytes, self.shared_alignment
+        if first == 0:
+            self.top += self.dialect.shared_at_launch.format(bytes=multiple).splitlines()
         self.count_shared(declaration, -(-size // multiple) * multiple)
-        self.top.append(f"{kind} *const {self.pointers[u]} = ({kind} *)(shared + {first});")
+        self.top.append(f"{kind} *const {pointer} = ({kind} *)(shared + {first});")
 
     def shared(self, declaration: str, size: int) -> None:
         """Declare an array of a fixed size in the memory of the block."""
@@ -469,17 +459,18 @@ class Function:
         is_one = masks is None or len(set(masks)) == 1
         return pieces(lanes, dtype.itemsize, u.arg if is_aligned and is_one else 1)
 
-    def load(self, u: UOp) -> None:
+    def load(self, u: UOp) -> list[str]:
         elements, masks = self.elements(u.src[0], u.src[1], u.lanes), self.masks(u, 2)
-        names, self.lanes[u] = self.names(u), []
+        names, found = self.names(u), []
         for first, lanes in self.parts(u, _dtype(u), u.lanes, masks, u.src[1]):
             mask = masks[first] if masks is not None else None
             if lanes > 1:
-                self.lanes[u] += self.load_vector(u, elements[first], lanes, mask)
+                found += self.load_vector(u, elements[first], lanes, mask)
                 continue
             value = self.load_element(_dtype(u), elements[first], mask)
             self.emit(f"const {self.kind(u)} {names[first]} = {value};")
-            self.lanes[u].append(names[first])
+            found.append(names[first])
+        return found
 
     def load_element(self, dtype: DType, element: str, mask: str | None) -> str:
         value = f"{element} != 0" if dtype is dtypes.bool else element
@@ -514,7 +505,6 @@ class Function:
 
     def copy(self, u: UOp) -> None:
         """Emit copies of adjacent elements, as far as they are aligned; of others one by one."""
-        self.blocks_only(u, "")
         to, to_index, source, index = u.src[:4]
         dtype, masks = _dtype(to), self.masks(u, 4)
         here, there = self.elements(to, to_index, u.lanes), self.elements(source, index, u.lanes)
@@ -532,20 +522,29 @@ class Function:
 
     # -- control -----------------------------------------------------------------------------------
 
-    def open_loop(self, u: UOp) -> None:
+    def open_loop(self, u: UOp) -> list[str]:
         first, limit, step = (self.scalar(s) for s in u.src)
         if self.is_block(u):
-            self.lanes[u] = [first]
-            return
-        name, kind = f"i{self.depth - 1}", self.kind(u)
-        self.lanes[u] = [name]
+            return [first]
+        name = f"i{self.depth - 1}"
         advance = f"{name}++" if step == "1" else f"{name} += {step}"
-        self.emit(f"for ({kind} {name} = {bare(first)}; {name} < {limit}; {advance}) {{")
+        self.emit(f"for ({self.kind(u)} {name} = {bare(first)}; {name} < {limit}; {advance}) {{")
         self.depth += 1
+        return [name]
+
+    def close(self) -> None:
+        """Close the innermost loop or condition."""
+        self.depth -= 1
+        self.emit("}")
+        if self.waits and self.depth == 1:
+            self.waits, self.behind = False, self.dialect.after_waiting
 
     def is_block(self, u: UOp) -> bool:
         """True if a loop is over the chunks, of which a block has one."""
-        return self.dialect.has_blocks and _is_over_chunks(u)
+        if u.op is not UOps.LOOP or not self.dialect.has_blocks:
+            return False
+        ends = [s.src[0] if s.op is UOps.CAST else s for s in u.src[:2]]
+        return [s.op for s in ends] == [UOps.START, UOps.STOP]
 
 
 def _lanes_of(name: str, lanes: int) -> list[str]:
@@ -558,34 +557,3 @@ def _plus(index: str, offset: int) -> str:
     if index.isdecimal():
         return str(int(index) + offset)
     return f"{index} + {offset}" if offset else index
-
-
-def _threads(uops: Sequence[UOp]) -> int:
-    return next((u.arg or 1 for u in uops if u.op is UOps.EXTENT), 1)
-
-
-def _is_over_chunks(u: UOp) -> bool:
-    if u.op is not UOps.LOOP:
-        return False
-    ends = [s.src[0] if s.op is UOps.CAST else s for s in u.src[:2]]
-    return [s.op for s in ends] == [UOps.START, UOps.STOP]
-
-
-def _waiting_blocks(uops: Sequence[UOp]) -> frozenset[UOp]:
-    """The loops and conditions in which threads wait, if anything comes after them.
-
-    The outermost ones count, and the loop over chunks does not.
-    """
-    found: set[UOp] = set()
-    waiting: set[UOp] = set()
-    open_blocks: list[UOp] = []
-    for u in uops:
-        if u.op in (UOps.LOOP, UOps.IF):
-            open_blocks.append(u)
-        elif u.op in (UOps.END, UOps.ENDIF):
-            open_blocks.pop()
-            continue
-        elif u.op in (UOps.BARRIER, UOps.ACROSS, UOps.MMA, UOps.WGMMA):
-            waiting.update([block for block in open_blocks if not _is_over_chunks(block)][:1])
-        found |= waiting.difference(open_blocks)
-    return frozenset(found)
