@@ -18,6 +18,12 @@ STORAGE_ONLY: Final = frozenset(
 )
 
 
+def dtype_of(u: UOp) -> DType:
+    """The dtype of a UOp that has one."""
+    assert u.dtype is not None, u
+    return u.dtype
+
+
 def storage_bits(dtype: DType, value: float) -> int:
     """The bits of a value of a dtype that registers hold as bits."""
     import numpy
@@ -28,6 +34,20 @@ def storage_bits(dtype: DType, value: float) -> int:
 
 class RenderError(ValueError):
     """A program that a renderer's language or target cannot express."""
+
+
+def until_extent(name: str, uops: Sequence[UOp]) -> tuple[Sequence[UOp], UOp]:
+    """The UOps before the EXTENT of the program of kernel `name`, and the EXTENT.
+
+    Raises:
+        RenderError: there is none.
+    """
+    from ferrule.codegen.uops import UOps
+
+    for position, u in enumerate(uops):
+        if u.op is UOps.EXTENT:
+            return uops[:position], u
+    raise RenderError(f"kernel {name} has no EXTENT; put one behind what computes it")
 
 
 class Renderer(ABC):

@@ -18,6 +18,7 @@ from ferrule.codegen.kernel import COMBINING_BYTES, MAX_ACCESS_BYTES
 from ferrule.codegen.uops import UOp, UOps
 from ferrule.ir.dtype import DType, dtypes
 from ferrule.ir.expr import ExprOp
+from ferrule.renderer.base import dtype_of
 from ferrule.renderer.c.alu import Arithmetic, alu, cast
 from ferrule.renderer.c.dialect import memory_type, type_of
 from ferrule.renderer.c.prelude import SHIM, Helper, Prelude, bits_of, either, of_bits, struct
@@ -79,8 +80,8 @@ def across(prelude: Prelude, u: UOp, group: Group, lanes: int) -> Helper:
     It takes `lanes` lanes of x; of several it returns a struct. `scratch` has an element for each
     thread of the block, and can be used again afterwards.
     """
-    assert u.dtype is not None
-    kind, kept = type_of(u.dtype), prelude.vector(memory_type(u.dtype), lanes)
+    dtype = dtype_of(u)
+    kind, kept = type_of(dtype), prelude.vector(memory_type(dtype), lanes)
     names = ["x"] if lanes == 1 else [f"x{lane}" for lane in range(lanes)]
     lines, parameters = [], [*(f"{kind} {x}" for x in names), "i32 thread"]
     if group.needs_memory:
@@ -103,8 +104,7 @@ def across(prelude: Prelude, u: UOp, group: Group, lanes: int) -> Helper:
 
 def _by_memory(prelude: Prelude, u: UOp, group: Group, names: Sequence[str]) -> list[str]:
     """Combine the halves that are further apart than a warp."""
-    assert u.dtype is not None
-    arithmetic = Arithmetic(prelude, u.dtype, type_of(u.dtype))
+    arithmetic = Arithmetic(prelude, dtype_of(u), type_of(dtype_of(u)))
     barrier = prelude.dialect.barrier
     lanes = [""] if len(names) == 1 else [f".lane[{lane}]" for lane in range(len(names))]
     lines = [f"const i32 place = thread % {group.span};"]
@@ -128,16 +128,15 @@ def _exchanged(prelude: Prelude, u: UOp, group: Group, distance: int, name: str)
     """Emit one step inside a warp: both threads of a pair combine the same values in the same
     order.
     """
-    assert u.dtype is not None
-    kind = type_of(u.dtype)
+    kind = type_of(dtype_of(u))
     x = name if kind in _EXCHANGED else f"(i32){name}"
     other = prelude.dialect.exchange.format(mask=group.mask, x=x, distance=distance)
     taken = other if kind in _EXCHANGED else f"({kind}){other}"
-    arithmetic = Arithmetic(prelude, u.dtype, kind)
+    arithmetic = Arithmetic(prelude, dtype_of(u), kind)
     theirs = f"other{name.removeprefix('x')}_{distance}"
     lines = [f"const {kind} {theirs} = {taken};"]
     straight = alu(u.arg[0], arithmetic, (name, theirs))
-    if u.arg[0] in _COMMUTES or not dtypes.is_float(u.dtype):
+    if u.arg[0] in _COMMUTES or not arithmetic.is_real:
         return [*lines, f"{name} = {straight};"]
     swapped = alu(u.arg[0], arithmetic, (theirs, name))
     return [*lines, f"{name} = thread & {distance} ? {swapped} : {straight};"]

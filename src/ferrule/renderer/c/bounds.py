@@ -6,12 +6,15 @@ dividend is not negative, `/` is the division that floors. A small 64-bit index 
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Final
 
 from ferrule.codegen.uops import UOp, UOps
 from ferrule.ir.dtype import DType, dtypes
 from ferrule.ir.expr import ExprOp
+from ferrule.renderer.base import dtype_of
 
 Bounds = tuple[int, int]
 INT32: Final = (-(2**31), 2**31 - 1)
@@ -35,17 +38,10 @@ def _is_whole(dtype: DType | None) -> bool:
     return dtype is not None and not dtypes.is_float(dtype)
 
 
-def _corners(a: Bounds, b: Bounds, function: Callable[[int, int], int]) -> Bounds:
+def _corners(function: Callable[[int, int], int], a: Bounds, b: Bounds) -> Bounds:
+    """The bounds of a function that has no extremum inside."""
     found = [function(x, y) for x in a for y in b]
     return min(found), max(found)
-
-
-def _product(a: Bounds, b: Bounds) -> Bounds:
-    return _corners(a, b, lambda x, y: x * y)
-
-
-def _sum(a: Bounds, b: Bounds) -> Bounds:
-    return a[0] + b[0], a[1] + b[1]
 
 
 def _union(a: Bounds, b: Bounds) -> Bounds:
@@ -54,36 +50,32 @@ def _union(a: Bounds, b: Bounds) -> Bounds:
 
 def _fused(a: Bounds, b: Bounds, c: Bounds) -> Bounds:
     """The bounds of a multiply-add; the product counts too, as it must not overflow on the way."""
-    product = _product(a, b)
-    return _union(product, _sum(product, c))
+    product = _corners(operator.mul, a, b)
+    return _union(product, _corners(operator.add, product, c))
 
 
 def _positive(b: Bounds) -> Bounds:
     return max(b[0], 1), max(b[1], 1)
 
 
-def _quotient(a: Bounds, b: Bounds) -> Bounds:
-    return _corners(a, _positive(b), lambda x, y: x // y)
-
-
 def _remainder(a: Bounds, b: Bounds) -> Bounds:
-    largest = _positive(b)[1] - 1
+    least, largest = _positive(b)
     if a[0] < 0:
-        return 0, largest
-    return a if a[1] < _positive(b)[0] else (0, min(largest, a[1]))
+        return 0, largest - 1
+    return a if a[1] < least else (0, min(largest - 1, a[1]))
 
 
 _EXACT: Final[dict[ExprOp, Callable[..., Bounds]]] = {
-    ExprOp.ADD: _sum,
-    ExprOp.SUB: lambda a, b: (a[0] - b[1], a[1] - b[0]),
-    ExprOp.MUL: _product,
+    ExprOp.ADD: partial(_corners, operator.add),
+    ExprOp.SUB: partial(_corners, operator.sub),
+    ExprOp.MUL: partial(_corners, operator.mul),
     ExprOp.MULACC: _fused,
     ExprOp.NEG: lambda a: (-a[1], -a[0]),
-    ExprOp.IDIV: _quotient,
+    ExprOp.IDIV: lambda a, b: _corners(operator.floordiv, a, _positive(b)),
     ExprOp.MOD: _remainder,
     ExprOp.POPCOUNT: lambda a: (0, 32),
-    ExprOp.MIN: lambda a, b: (min(a[0], b[0]), min(a[1], b[1])),
-    ExprOp.MAX: lambda a, b: (max(a[0], b[0]), max(a[1], b[1])),
+    ExprOp.MIN: partial(_corners, min),
+    ExprOp.MAX: partial(_corners, max),
     ExprOp.WHERE: lambda condition, a, b: _union(a, b),
 }
 
@@ -99,8 +91,7 @@ def bounds(uops: Sequence[UOp], has_blocks: bool) -> dict[UOp, Bounds]:
     threads = 1
 
     def known(u: UOp) -> Bounds:
-        assert u.dtype is not None
-        everything = range_of(u.dtype)
+        everything = range_of(dtype_of(u))
         value = found.get(u, everything)
         return value if within(value, everything) else everything
 

@@ -233,12 +233,9 @@ def is_special(dtype: DType, value: float) -> bool:
 
 
 def special_bits(dtype: DType, value: float) -> str:
-    """The bits of an infinity or NaN."""
-    infinity = ((1 << dtype.exponent_bits) - 1) << dtype.mantissa_bits
-    if math.isnan(value):
-        infinity |= 1 << (dtype.mantissa_bits - 1)
-    sign = 1 << (dtype.bits - 1) if math.copysign(1.0, value) < 0 else 0
-    return f"{sign | infinity:#x}u"
+    """The bits of an infinity, or of the quiet NaN of the same sign."""
+    kept = math.copysign(math.nan, value) if math.isnan(value) else value
+    return f"{storage_bits(dtype, kept):#x}u"
 
 
 def _integer_literal(dtype: DType, value: int) -> str:

@@ -16,7 +16,7 @@ from ferrule.codegen.uops import UOp, UOps, shared_alignment, shared_to_ask_for
 from ferrule.ir.dtype import DType, dtypes
 from ferrule.ir.expr import ExprOp
 from ferrule.ir.target import Target
-from ferrule.renderer.base import RenderError
+from ferrule.renderer.base import RenderError, dtype_of
 from ferrule.renderer.c import prelude as cprelude
 from ferrule.renderer.c.alu import Arithmetic, alu, atom, bare, bitcast, cast
 from ferrule.renderer.c.blocks import (
@@ -59,11 +59,6 @@ _OF_BLOCKS: Final = frozenset(
 _OF_WARPS: Final = frozenset({UOps.MMA, UOps.MATRICES, UOps.WGMMA})
 _WAITING: Final = frozenset({UOps.BARRIER, UOps.ACROSS, UOps.MMA, UOps.WGMMA})
 _CAN_OVERFLOW: Final = frozenset({ExprOp.ADD, ExprOp.SUB, ExprOp.MUL, ExprOp.MULACC, ExprOp.NEG})
-
-
-def _dtype(u: UOp) -> DType:
-    assert u.dtype is not None, u
-    return u.dtype
 
 
 def pieces(lanes: int, itemsize: int, multiple: int) -> list[tuple[int, int]]:
@@ -135,7 +130,7 @@ class Function:
 
     def kind(self, u: UOp) -> str:
         """The C type of a variable: 32 bits for a 64-bit index that needs no more."""
-        dtype = _dtype(u)
+        dtype = dtype_of(u)
         small = dtype is dtypes.int64 and within(self.bounds.get(u, range_of(dtype)), INT32)
         return "i32" if small and self.dialect.has_blocks else type_of(dtype)
 
@@ -213,7 +208,7 @@ class Function:
             case UOps.LOOP:
                 return self.open_loop(u)
             case UOps.CONST:
-                return [self.constant(_dtype(u), u.arg)] * u.lanes
+                return [self.constant(dtype_of(u), u.arg)] * u.lanes
             case UOps.IOTA:
                 return [str(lane) for lane in range(u.lanes)]
             case UOps.ALU:
@@ -222,7 +217,9 @@ class Function:
                 return self.cast(u)
             case UOps.BITCAST:
                 x = u.src[0]
-                return self.define(u, bitcast(self.prelude, _dtype(x), _dtype(u), self.lanes[x]))
+                return self.define(
+                    u, bitcast(self.prelude, dtype_of(x), dtype_of(u), self.lanes[x])
+                )
             case UOps.SPLAT:
                 return self.lanes[u.src[0]] * u.lanes
             case UOps.EXTRACT:
@@ -244,7 +241,7 @@ class Function:
                 return self.across(u)
             case UOps.MMA:
                 operands = [lane for s in u.src for lane in self.lanes[s]]
-                helper = mma(self.prelude, _dtype(u.src[0]))
+                helper = mma(self.prelude, dtype_of(u.src[0]))
                 return self.result_lanes(helper, u.lanes, "thread", *operands)
             case UOps.WGMMA:
                 return self.multiply_together(u)
@@ -293,7 +290,7 @@ class Function:
 
     def cast(self, u: UOp) -> list[str]:
         x = u.src[0]
-        kind, source, target, lanes = self.kind(u), _dtype(x), _dtype(u), self.lanes[x]
+        kind, source, target, lanes = self.kind(u), dtype_of(x), dtype_of(u), self.lanes[x]
         is_whole = not (dtypes.is_float(source) or dtypes.is_float(target))
         if is_whole and x not in self.uses.inlined and self.is_same(u, x):
             return lanes
@@ -308,10 +305,10 @@ class Function:
         """True if a cast of an integer needs no text: a variable of the same type, or a literal."""
         if x.op not in (UOps.CONST, UOps.IOTA):
             return self.kind(u) == self.kind(x)
-        dtypes_of_both = (_dtype(x), _dtype(u))
+        dtypes_of_both = (dtype_of(x), dtype_of(u))
         if dtypes.bool in dtypes_of_both or any(map(dtypes.is_unsigned, dtypes_of_both)):
             return False
-        return within(self.bounds[x], range_of(_dtype(u)))
+        return within(self.bounds[x], range_of(dtype_of(u)))
 
     def is_by_pairs(self, source: DType, target: DType, lanes: int) -> bool:
         """True if an instruction rounds two adjacent lanes at once."""
@@ -334,7 +331,7 @@ class Function:
         return [alu(u.arg, t, lane) for lane in zip(*texts, strict=True)]
 
     def arithmetic(self, u: UOp, operands: Sequence[UOp]) -> Arithmetic:
-        dtype = _dtype(operands[0])
+        dtype = dtype_of(operands[0])
         kinds = {self.kind(s) for s in (*operands, *([u] if u.dtype is dtype else []))}
         kind = "i32" if kinds == {"i32"} else type_of(dtype)
         exact = u.arg in _CAN_OVERFLOW and u in self.bounds
@@ -348,7 +345,7 @@ class Function:
 
     def halve(self, u: UOp) -> list[str]:
         """Combine the lower half of the lanes with the upper until one is left."""
-        t, lanes = Arithmetic(self.prelude, _dtype(u), type_of(_dtype(u))), self.lanes[u.src[0]]
+        t, lanes = Arithmetic(self.prelude, dtype_of(u), type_of(dtype_of(u))), self.lanes[u.src[0]]
         while len(lanes) > 1:
             half = len(lanes) // 2
             pairs = zip(lanes[:half], lanes[half:], strict=True)
@@ -366,7 +363,7 @@ class Function:
             )
         warp = self.target.warp if self.dialect.exchange else 1
         group = Group(count, step, threads, min(warp, 32))
-        dtype, values = _dtype(u), self.lanes[u.src[0]]
+        dtype, values = dtype_of(u), self.lanes[u.src[0]]
         lanes = together(dtype, u.lanes, group)
         helper = across(self.prelude, u, group, lanes)
         operands = [self.dialect.thread]
@@ -383,7 +380,7 @@ class Function:
     def multiply_together(self, u: UOp) -> list[str]:
         """Emit a product of matrices by four warps; the value is this thread's part of it."""
         *left, right, beside, before = u.src
-        helper = wgmma(self.prelude, _dtype(right), u.lanes, u.arg)
+        helper = wgmma(self.prelude, dtype_of(right), u.lanes, u.arg)
         held = self.lanes[left[0]] if len(left) == 1 else self.place_of(*left)
         operands = (*held, *self.place_of(right, beside), *self.lanes[before])
         return self.result_lanes(helper, u.lanes, "thread", *operands)
@@ -398,16 +395,16 @@ class Function:
         """
         (row,) = self.elements(u.src[0], u.src[1], 1)
         registers = self.result_lanes(matrices(self.prelude, u.arg), 4, "thread", f"&{row}")
-        return [atom(x) for x in bitcast(self.prelude, dtypes.uint32, _dtype(u), registers)]
+        return [atom(x) for x in bitcast(self.prelude, dtypes.uint32, dtype_of(u), registers)]
 
     # -- memory ------------------------------------------------------------------------------------
 
     def array(self, u: UOp) -> None:
         """Declare an array at the top of the function: a thread's own, or the block's."""
         name, size = u.arg
-        kind = memory_type(_dtype(u))
+        kind = memory_type(dtype_of(u))
         self.pointers[u] = pointer = f"{symbol(name)}_{self.number()}"
-        declaration, size = f"{kind} {pointer}[{size}];", size * _dtype(u).itemsize
+        declaration, size = f"{kind} {pointer}[{size}];", size * dtype_of(u).itemsize
         if u.op is UOps.LOCAL:
             self.top.append(self.dialect.aligned.format(bytes=_VECTOR_BYTES) + declaration)
             return
@@ -462,12 +459,12 @@ class Function:
     def load(self, u: UOp) -> list[str]:
         elements, masks = self.elements(u.src[0], u.src[1], u.lanes), self.masks(u, 2)
         names, found = self.names(u), []
-        for first, lanes in self.parts(u, _dtype(u), u.lanes, masks, u.src[1]):
+        for first, lanes in self.parts(u, dtype_of(u), u.lanes, masks, u.src[1]):
             mask = masks[first] if masks is not None else None
             if lanes > 1:
                 found += self.load_vector(u, elements[first], lanes, mask)
                 continue
-            value = self.load_element(_dtype(u), elements[first], mask)
+            value = self.load_element(dtype_of(u), elements[first], mask)
             self.emit(f"const {self.kind(u)} {names[first]} = {value};")
             found.append(names[first])
         return found
@@ -478,7 +475,7 @@ class Function:
 
     def load_vector(self, u: UOp, element: str, lanes: int, mask: str | None) -> list[str]:
         """Load adjacent elements by one access; the lanes."""
-        kind = self.prelude.vector(memory_type(_dtype(u)), lanes)
+        kind = self.prelude.vector(memory_type(dtype_of(u)), lanes)
         name = f"v{self.number()}"
         place = f"*(const {self.space(u.src[0])}{kind} *)&{element}"
         if mask is None:
@@ -493,10 +490,10 @@ class Function:
         pointer, index, value = u.src[:3]
         elements, masks = self.elements(pointer, index, value.lanes), self.masks(u, 3)
         values = [bare(lane) for lane in self.lanes[value]]
-        for first, lanes in self.parts(u, _dtype(value), value.lanes, masks, index):
+        for first, lanes in self.parts(u, dtype_of(value), value.lanes, masks, index):
             target, new = elements[first], values[first]
             if lanes > 1:
-                kind = self.prelude.vector(memory_type(_dtype(value)), lanes)
+                kind = self.prelude.vector(memory_type(dtype_of(value)), lanes)
                 new = f"v{self.number()}"
                 self.emit(f"const {kind} {new} = {struct(values[first : first + lanes])};")
                 target = f"*({self.space(pointer)}{kind} *)&{target}"
@@ -506,7 +503,7 @@ class Function:
     def copy(self, u: UOp) -> None:
         """Emit copies of adjacent elements, as far as they are aligned; of others one by one."""
         to, to_index, source, index = u.src[:4]
-        dtype, masks = _dtype(to), self.masks(u, 4)
+        dtype, masks = dtype_of(to), self.masks(u, 4)
         here, there = self.elements(to, to_index, u.lanes), self.elements(source, index, u.lanes)
         guard = f"if ({bare(self.scalar(u.src[5]))}) " if len(u.src) > 5 else ""
         for first, lanes in self.parts(u, dtype, u.lanes, masks, to_index, index):

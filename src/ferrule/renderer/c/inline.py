@@ -6,30 +6,12 @@ from collections import defaultdict
 from collections.abc import Sequence
 from typing import Final, final
 
-from ferrule.codegen.uops import UOp, UOps
+from ferrule.codegen.uops import NO_VALUE, UOp, UOps
 
-_EFFECTS: Final = frozenset(
-    {
-        UOps.STORE,
-        UOps.SET,
-        UOps.LOOP,
-        UOps.END,
-        UOps.IF,
-        UOps.ENDIF,
-        UOps.BARRIER,
-        UOps.ACROSS,
-        UOps.MMA,
-        UOps.MATRICES,
-        UOps.COPY,
-        UOps.COMMIT,
-        UOps.WAIT,
-        UOps.WGMMA,
-        UOps.WGMMA_FENCE,
-        UOps.WGMMA_COMMIT,
-        UOps.WGMMA_WAIT,
-        UOps.PROXY_FENCE,
-    }
-)
+# A PREFETCH changes nothing but the time, and standard C has no such statement.
+_EFFECTS: Final = (NO_VALUE - {UOps.EXTENT, UOps.PREFETCH}) | {
+    *(UOps.LOOP, UOps.ACROSS, UOps.MMA, UOps.MATRICES, UOps.WGMMA)
+}
 _PURE: Final = frozenset({UOps.ALU, UOps.CAST})
 _TAKE_EXPRESSIONS: Final = _PURE | {UOps.LOAD, UOps.STORE, UOps.SET, UOps.IF}
 # UOps that only rename the lanes of their operands.

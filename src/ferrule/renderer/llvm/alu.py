@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable
+from functools import partial
 from typing import Final
 
 from ferrule.codegen.intrinsics import INTRINSICS
@@ -41,7 +42,7 @@ def _floor_divide(a: Value, b: Value) -> Value:
     divisor = _constant_divisor(b)
     if divisor is not None and divisor & (divisor - 1) == 0:
         return a >> divisor.bit_length() - 1
-    quotient = a.op("sdiv", b)
+    quotient = a / b
     return quotient + (a - quotient * b >> a.dtype.bits - 1)
 
 
@@ -50,26 +51,25 @@ def _floor_remainder(a: Value, b: Value) -> Value:
     divisor = _constant_divisor(b)
     if divisor is not None and divisor & (divisor - 1) == 0:
         return a & divisor - 1
-    remainder = a.op("srem", b)
+    remainder = a % b
     return remainder + (remainder >> a.dtype.bits - 1 & b)
 
 
-def _truncated(name: str, a: Value, b: Value) -> Value:
-    """TDIV, towards zero, and TMOD, with the sign of a: x / 0 = 0 and x % 0 = x.
+def _truncated(divide: Callable[[Value, Value], Value], a: Value, b: Value) -> Value:
+    """TDIV and TMOD: x / 0 = 0, x % 0 = x, and the one quotient that does not fit wraps.
 
-    x86 traps at a divisor of 0 or -1. The one quotient that does not fit wraps.
+    x86 traps at a divisor of 0, and at one of -1 if the quotient does not fit.
     """
-    instruction = f"{'s' if a.is_signed else 'u'}{name}"
     if _constant_divisor(b) is not None:
-        return a.op(instruction, b)
-    zero = b.compare("eq", 0)
-    minus_one = b.compare("eq", -1) if a.is_signed else None
+        return divide(a, b)
+    zero = b.op("icmp eq", 0)
+    minus_one = b.op("icmp eq", -1) if a.is_signed else None
     unsafe = zero if minus_one is None else zero | minus_one
-    result = a.op(instruction, unsafe.select(b.constant(1), b))
-    if name == "rem":
+    result = divide(a, unsafe.select(b.constant(1), b))
+    if divide is operator.mod:
         return zero.select(a, result)
     if minus_one is not None:
-        result = minus_one.select(0 - a, result)
+        result = minus_one.select(-a, result)
     return zero.select(a.constant(0), result)
 
 
@@ -146,8 +146,8 @@ _ALU: Final[dict[ExprOp, Callable[..., Value]]] = {
     ExprOp.FDIV: operator.truediv,
     ExprOp.IDIV: _floor_divide,
     ExprOp.MOD: _floor_remainder,
-    ExprOp.TDIV: lambda a, b: _truncated("div", a, b),
-    ExprOp.TMOD: lambda a, b: _truncated("rem", a, b),
+    ExprOp.TDIV: partial(_truncated, operator.truediv),
+    ExprOp.TMOD: partial(_truncated, operator.mod),
     ExprOp.FMOD: expand.remainder,
     ExprOp.NEG: operator.neg,
     ExprOp.MIN: lambda a, b: _extremum(b < a, a, b),

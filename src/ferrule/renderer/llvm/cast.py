@@ -66,7 +66,7 @@ def _odd_float(x: Value, target: DType) -> Value:
     too_far = back.intrinsic("fabs") > size
     towards_zero = near.bits - too_far.resized(dtypes.uint32)
     finite = size < float("inf")
-    inexact = back.compare("one", x) & finite
+    inexact = back.op("fcmp one", x) & finite
     return (towards_zero | inexact.resized(dtypes.uint32)).view(target)
 
 

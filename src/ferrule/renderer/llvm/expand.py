@@ -11,7 +11,7 @@ import math
 from typing import Final
 
 from ferrule.ir.dtype import DType, dtype_from_name, dtypes
-from ferrule.renderer.llvm.value import Code, Value, literal, register_type
+from ferrule.renderer.llvm.value import Code, Value, register_type
 
 
 def _two_sum(a: Value, b: Value) -> tuple[Value, Value]:
@@ -30,8 +30,8 @@ def _signed(x: Value) -> Value:
 def _made_odd(total: Value, lost: Value) -> Value:
     """A finite sum with its last bit set if the sum is inexact, moved towards the exact value."""
     bits = _signed(total)
-    even = (bits & 1).compare("eq", 0)
-    inexact = lost.compare("one", 0.0)
+    even = (bits & 1).op("icmp eq", 0)
+    inexact = lost.op("fcmp one", 0.0)
     opposite = bits ^ _signed(lost) < 0
     moved = bits + opposite.select(bits.constant(-1), bits.constant(1))
     return (even & inexact).select(moved, bits).view(total.dtype)
@@ -64,7 +64,7 @@ def fused_by_parts(a: Value, b: Value, c: Value) -> Value:
     rest, rest_lost = _two_sum(lost, low_lost)
     once = total + _made_odd(rest, rest_lost)
     twice = product + c
-    return once.compare("ord", once).select(once, twice)
+    return once.op("fcmp ord", once).select(once, twice)
 
 
 def _with_sign_of(magnitude: Value, sign: Value) -> Value:
@@ -132,7 +132,7 @@ def _near_remainder(a: Value, b: Value) -> tuple[Value, Value]:
     near = small & (size < math.inf)
     rest = (-quotient.intrinsic("trunc")).intrinsic("fma", b, a)
     opposite = _signed(rest) ^ _signed(a) < 0
-    wrong = opposite & rest.compare("one", 0.0)
+    wrong = opposite & rest.op("fcmp one", 0.0)
     back = rest + size.intrinsic("copysign", a)
     return near, wrong.select(back, rest).intrinsic("copysign", a)
 
@@ -246,7 +246,7 @@ def _remainder_function(dtype: DType) -> str:
     body = "\n".join(_REMAINDER).format(
         kind=kind,
         whole=f"i{dtype.bits}",
-        sign=literal(f"i{dtype.bits}", 1, 1 << (dtype.bits - 1)),
+        sign=-(1 << (dtype.bits - 1)),
         infinity=infinity,
         largest=infinity | (hidden - 1),
         hidden=hidden,

@@ -14,10 +14,10 @@ from collections.abc import Callable, Sequence
 from typing import Final, final
 
 from ferrule.codegen.uops import OF_TILES, UOp, UOps
-from ferrule.ir.dtype import DType, dtypes
+from ferrule.ir.dtype import dtypes
 from ferrule.ir.expr import ExprOp
 from ferrule.ir.target import Target
-from ferrule.renderer.base import Renderer, RenderError
+from ferrule.renderer.base import Renderer, RenderError, dtype_of, until_extent
 from ferrule.renderer.llvm import tile
 from ferrule.renderer.llvm.address import Addresses, is_address, is_sum, needed, terms_of
 from ferrule.renderer.llvm.alu import alu
@@ -32,11 +32,6 @@ _MAX_WEIGHT: Final = (1 << 31) - 1  # LLVM's branch weights are 32 bits
 def _plain(name: object) -> str:
     """A part of an identifier."""
     return re.sub(r"[^A-Za-z0-9_.]", "_", str(name))
-
-
-def _dtype(u: UOp) -> DType:
-    assert u.dtype is not None, u
-    return u.dtype
 
 
 @final
@@ -64,7 +59,7 @@ class _Function:
 
     def named(self, u: UOp, name: str) -> Value:
         """The value of a UOp that has a name, or the pointer."""
-        return Value(self.code, _dtype(u), u.lanes, name)
+        return Value(self.code, dtype_of(u), u.lanes, name)
 
     def made(self, u: UOp, text: str) -> Value:
         """The value of a UOp by one instruction."""
@@ -73,6 +68,13 @@ class _Function:
     def label(self, name: str) -> None:
         self.code.label(name)
         self.block = name
+
+    def jump(self, label: str) -> None:
+        self.code.emit(f"br label %{label}")
+
+    def branch(self, condition: str, label: str, other: str) -> None:
+        """Go on at a label if a condition holds, else at the other one."""
+        self.code.emit(f"br i1 {condition}, label %{label}, label %{other}")
 
     # -- the UOps ----------------------------------------------------------------------------------
 
@@ -93,10 +95,10 @@ class _Function:
             case UOps.IF:
                 self.open_if(u)
             case UOps.ENDIF:
-                number = self.blocks[u.src[0]]
-                self.code.emit(f"br label %endif.{number}")
+                end = f"endif.{self.blocks[u.src[0]]}"
+                self.jump(end)
                 self.addresses.close_branch()
-                self.label(f"endif.{number}")
+                self.label(end)
             case UOps.TILE_ZERO | UOps.TILE_LOAD | UOps.TILE_DOT | UOps.TILE_STORE:
                 tile.add(self.code, u, self.address(u) if u.src else "")
             case UOps.EXTENT:
@@ -115,16 +117,16 @@ class _Function:
             case UOps.START | UOps.STOP:
                 return self.named(u, f"%{u.op.name.lower()}")
             case UOps.CONST:
-                return constant(self.code, _dtype(u), u.lanes, u.arg)
+                return constant(self.code, dtype_of(u), u.lanes, u.arg)
             case UOps.IOTA:
                 numbers = ", ".join(f"i64 {lane}" for lane in range(u.lanes))
                 return self.named(u, "0" if u.lanes == 1 else f"<{numbers}>")
             case UOps.ALU:
                 return self.alu(u)
             case UOps.CAST:
-                return cast(self.values[u.src[0]], _dtype(u))
+                return cast(self.values[u.src[0]], dtype_of(u))
             case UOps.BITCAST:
-                return bitcast(self.values[u.src[0]], _dtype(u), u.lanes)
+                return bitcast(self.values[u.src[0]], dtype_of(u), u.lanes)
             case UOps.SPLAT:
                 return self.splat(u)
             case UOps.EXTRACT:
@@ -153,7 +155,7 @@ class _Function:
         bounds = _bounds(u)
         if bounds is not None:
             x, stop = bounds  # without its sign a negative number is a large one
-            return self.values[x].compare("ult", stop)
+            return self.values[x].op("icmp ult", stop)
         return alu(u.arg, *(self.values[s] for s in u.src))
 
     def splat(self, u: UOp) -> Value:
@@ -202,7 +204,7 @@ class _Function:
     # -- memory ------------------------------------------------------------------------------------
 
     def local(self, u: UOp) -> Value:
-        dtype = _dtype(u)
+        dtype = dtype_of(u)
         name, size = u.arg
         self.local_bytes += size * dtype.itemsize
         if self.local_bytes > MAX_LOCAL_BYTES:
@@ -224,16 +226,16 @@ class _Function:
     def address(self, u: UOp) -> str:
         """The address of a UOp's element, or a vector of addresses."""
         pointer, index = u.src[:2]
-        kind = memory_type(_dtype(pointer))
+        kind = memory_type(dtype_of(pointer))
         name = self.name(pointer)
         if not is_address(u, 1):
             return self.code.value(f"getelementptr {kind}, ptr {name}, {self.values[index]}")
         terms, number = terms_of(index)
         names = [self.name(term) for term in terms]
-        return self.addresses.element(kind, _dtype(pointer).itemsize, name, names, number)
+        return self.addresses.element(kind, dtype_of(pointer).itemsize, name, names, number)
 
     def load(self, u: UOp) -> Value:
-        dtype, address, mask = _dtype(u), self.address(u), u.src[2:]
+        dtype, address, mask = dtype_of(u), self.address(u), u.src[2:]
         held = dtypes.uint8 if dtype is dtypes.bool else dtype
         whole = vector(memory_type(dtype), u.lanes)
         if u.lanes > 1 and (mask or u.src[1].lanes > 1):
@@ -246,7 +248,7 @@ class _Function:
         return value if held is dtype else value.differs(0)
 
     def store(self, u: UOp) -> None:
-        value, mask, size = self.values[u.src[2]], u.src[3:], _dtype(u.src[2]).itemsize
+        value, mask, size = self.values[u.src[2]], u.src[3:], dtype_of(u.src[2]).itemsize
         if value.dtype is dtypes.bool:
             value = value.resized(dtypes.uint8)
         address = self.address(u)
@@ -269,10 +271,10 @@ class _Function:
         of_any = u.src[1].lanes > 1
         places = f"v{x.lanes}p0" if of_any else "p0"
         enabled = self.values[mask[0]] if mask else constant(self.code, dtypes.bool, x.lanes, True)
-        kind = letter(memory_type(_dtype(x)))
+        kind = letter(memory_type(dtype_of(x)))
         return f"llvm.masked.{operations[of_any]}.v{x.lanes}{kind}.{places}", [
             (vector("ptr", x.lanes if of_any else 1), address),
-            ("i32", _dtype(x).itemsize),
+            ("i32", dtype_of(x).itemsize),
             (enabled.type, enabled.name),
         ]
 
@@ -301,20 +303,19 @@ class _Function:
         be; else a plain one.
         """
         self.streams = True
-        size = value.lanes * itemsize
-        number = self.code.number()
+        size, number = value.lanes * itemsize, self.code.number()
+        stream, plain, end = (f"{name}.{number}" for name in ("stream", "plain", "stored"))
         bits = self.code.value(f"ptrtoint ptr {address} to i64")
         low = self.code.value(f"and i64 {bits}, {size - 1}")
-        aligned = self.code.value(f"icmp eq i64 {low}, 0")
-        self.code.emit(f"br i1 {aligned}, label %stream.{number}, label %plain.{number}")
-        self.label(f"stream.{number}")
+        self.branch(self.code.value(f"icmp eq i64 {low}, 0"), stream, plain)
+        self.label(stream)
         node = self.node("!{i32 1}")
         self.code.emit(f"store {value}, ptr {address}, align {size}, !nontemporal {node}")
-        self.code.emit(f"br label %stored.{number}")
-        self.label(f"plain.{number}")
+        self.jump(end)
+        self.label(plain)
         self.code.emit(f"store {value}, ptr {address}, align {itemsize}")
-        self.code.emit(f"br label %stored.{number}")
-        self.label(f"stored.{number}")
+        self.jump(end)
+        self.label(end)
 
     # -- control -----------------------------------------------------------------------------------
 
@@ -328,16 +329,14 @@ class _Function:
     def open_loop(self, u: UOp) -> None:
         """Open `for (i = first; i < limit; i += step)`, tested at its end and once before it."""
         first, limit, _ = u.src
-        number = self.code.number()
-        self.blocks[u] = number
+        self.blocks[u] = number = self.code.number()
         counter = f"%{_plain(u.arg)}.{number}"
         body, end = f"loop.{number}", f"done.{number}"
         self.addresses.open_loop(counter)
         if first.op is UOps.CONST and limit.op is UOps.CONST and first.arg < limit.arg:
-            self.code.emit(f"br label %{body}")
+            self.jump(body)
         else:
-            some = self.code.value(f"icmp slt i64 {self.name(first)}, {self.name(limit)}")
-            self.code.emit(f"br i1 {some}, label %{body}, label %{end}")
+            self.branch((self.values[first] < self.values[limit]).name, body, end)
         incoming = f"[ {self.name(first)}, %{self.block} ], [ {counter}.next, %next.{number} ]"
         self.label(body)
         self.code.emit(f"{counter} = phi i64 {incoming}")
@@ -347,7 +346,7 @@ class _Function:
         _, limit, step = u.src
         number = self.blocks[u]
         counter = self.name(u)
-        self.code.emit(f"br label %next.{number}")
+        self.jump(f"next.{number}")
         self.label(f"next.{number}")
         self.code.emit(f"{counter}.next = add nsw i64 {counter}, {self.name(step)}")
         more = self.code.value(f"icmp slt i64 {counter}.next, {self.name(limit)}")
@@ -374,10 +373,8 @@ class _Function:
         return f", !prof {weights}, !llvm.loop {own}"
 
     def open_if(self, u: UOp) -> None:
-        number = self.code.number()
-        self.blocks[u] = number
-        condition = self.name(u.src[0])
-        self.code.emit(f"br i1 {condition}, label %then.{number}, label %endif.{number}")
+        self.blocks[u] = number = self.code.number()
+        self.branch(self.name(u.src[0]), f"then.{number}", f"endif.{number}")
         self.label(f"then.{number}")
         self.addresses.open_branch()
 
@@ -424,12 +421,11 @@ def _halves(x: Value, combine: Callable[[Value, Value], Value]) -> Value:
 
 def _extent_function(target: Target, declared: set[str], name: str, uops: Sequence[UOp]) -> str:
     function = _Function(target, declared, [])
-    for u in uops:
-        if u.op is UOps.EXTENT:
-            function.code.emit(f"ret i64 {function.name(u.src[0])}")
-            return function.text(f'i64 @"{name}.extent"(ptr %args)')
+    before, extent = until_extent(name, uops)
+    for u in before:
         function.add(u)
-    raise RenderError(f"kernel {name} has no EXTENT; put one behind what computes it")
+    function.code.emit(f"ret i64 {function.name(extent.src[0])}")
+    return function.text(f'i64 @"{name}.extent"(ptr %args)')
 
 
 def _main_function(

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from ferrule.codegen.intrinsics import TILE
 from ferrule.codegen.uops import UOp, UOps
-from ferrule.renderer.base import RenderError
+from ferrule.renderer.base import RenderError, dtype_of
 from ferrule.renderer.llvm.value import Code
 
 _ROW_BYTES = 64
@@ -61,7 +61,6 @@ def add(code: Code, u: UOp, address: str) -> None:
     numbers, place = u.arg, []
     if u.src:
         *numbers, stride = u.arg
-        assert u.src[0].dtype is not None
-        place = [("ptr", address), ("i64", stride * u.src[0].dtype.itemsize)]
+        place = [("ptr", address), ("i64", stride * dtype_of(u.src[0]).itemsize)]
     registers = [("i8 immarg", number) for number in numbers]
     code.call(f"llvm.x86.{_NAMES[u.op]}", "void", *registers, *place)

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import math
 import struct
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Final, TypeAlias, final
 
 from ferrule.ir.dtype import DType, dtype_from_name, dtypes
@@ -46,23 +46,17 @@ def letter(kind: str) -> str:
     return {"float": "f32", "double": "f64"}.get(kind, kind)
 
 
-def _literal(kind: str, value: float) -> str:
-    if kind in _REALS.values():
+def _literal(dtype: DType, value: float) -> str:
+    if dtype in _REALS:
         bits: int = struct.unpack("<Q", struct.pack("<d", value))[0]
         if math.isnan(value):  # the quiet one, of the same sign
             bits = bits & 1 << 63 | 0x7FF8000000000000
         return f"0x{bits:016X}"
-    if kind == "i1":
+    if dtype is dtypes.bool:
         return "true" if value else "false"
-    width = int(kind[1:])
-    wrapped = int(value) & ((1 << width) - 1)
-    return str(wrapped - (1 << width) if wrapped >> (width - 1) else wrapped)
-
-
-def literal(kind: str, lanes: int, value: float) -> str:
-    """A constant operand: the same value in each lane."""
-    text = _literal(kind, value)
-    return text if lanes == 1 else f"splat ({kind} {text})"
+    whole = storage_bits(dtype, value) if dtype in STORAGE_ONLY else int(value)
+    wrapped = whole & ((1 << dtype.bits) - 1)
+    return str(wrapped - (1 << dtype.bits) if wrapped >> (dtype.bits - 1) else wrapped)
 
 
 @final
@@ -124,12 +118,25 @@ class Code:
         return ""
 
 
+def _operator(on_floats: str, on_signed: str = "", on_unsigned: str = "") -> Operator:
+    """The operator that is one instruction; by default that of the dtypes before."""
+    on_signed = on_signed or on_floats
+    on_unsigned = on_unsigned or on_signed
+
+    def emit(self: Value, other: Operand) -> Value:
+        instruction = on_signed if self.is_signed else on_unsigned
+        return self.op(on_floats if self.is_real else instruction, other)
+
+    return emit
+
+
 @final
 class Value:
     """A value in a register: an operand, its dtype and its lanes. As text it has its type before
     it.
 
-    Operators emit the instruction for the dtype, in all lanes. Their right operand may be a number.
+    Operators emit an instruction, for all lanes; their right operand may be a number. Integers are
+    divided towards zero.
     """
 
     __slots__ = ("code", "dtype", "lanes", "name")
@@ -166,10 +173,11 @@ class Value:
 
     # -- arithmetic --------------------------------------------------------------------------------
 
-    def op(self, instruction: str, *others: Operand, dtype: DType | None = None) -> Value:
+    def op(self, instruction: str, *others: Operand) -> Value:
         operands = [x if isinstance(x, Value) else self.constant(x) for x in others]
         names = ", ".join(x.name for x in (self, *operands))
-        return self.made(f"{instruction} {self.type} {names}", dtype)
+        compares = instruction.startswith(("icmp", "fcmp"))
+        return self.made(f"{instruction} {self.type} {names}", dtypes.bool if compares else None)
 
     def intrinsic(self, name: str, *others: Value) -> Value:
         suffix = ("" if self.lanes == 1 else f"v{self.lanes}") + letter(register_type(self.dtype))
@@ -177,70 +185,29 @@ class Value:
         called = self.code.call(f"llvm.{name}.{suffix}", self.type, *arguments)
         return Value(self.code, self.dtype, self.lanes, called)
 
-    def _arithmetic(self, name: str, *others: Operand) -> Value:
-        return self.op(f"f{name}" if self.is_real else name, *others)
-
-    def __add__(self, other: Operand) -> Value:
-        return self._arithmetic("add", other)
-
-    def __sub__(self, other: Operand) -> Value:
-        return self._arithmetic("sub", other)
-
-    def __rsub__(self, other: float) -> Value:
-        return self.constant(other) - self
-
-    def __mul__(self, other: Operand) -> Value:
-        return self._arithmetic("mul", other)
-
-    def __truediv__(self, other: Operand) -> Value:
-        return self.op("fdiv", other)
+    __add__ = _operator("fadd", "add")
+    __sub__ = _operator("fsub", "sub")
+    __mul__ = _operator("fmul", "mul")
+    __truediv__ = _operator("fdiv", "sdiv", "udiv")
+    __mod__ = _operator("frem", "srem", "urem")
+    __and__ = _operator("and")
+    __or__ = _operator("or")
+    __xor__ = _operator("xor")
+    __lshift__ = _operator("shl")
+    __rshift__ = _operator("lshr", "ashr", "lshr")
+    __lt__ = _operator("fcmp olt", "icmp slt", "icmp ult")
+    __gt__ = _operator("fcmp ogt", "icmp sgt", "icmp ugt")
+    __ge__ = _operator("fcmp oge", "icmp sge", "icmp uge")
+    differs = _operator("fcmp une", "icmp ne")
 
     def __neg__(self) -> Value:
-        return self.op("fneg") if self.is_real else 0 - self
-
-    def __and__(self, other: Operand) -> Value:
-        return self.op("and", other)
-
-    def __or__(self, other: Operand) -> Value:
-        return self.op("or", other)
-
-    def __xor__(self, other: Operand) -> Value:
-        return self.op("xor", other)
+        return self.op("fneg") if self.is_real else self.constant(0) - self
 
     def __invert__(self) -> Value:
         return self ^ -1
 
-    def __lshift__(self, count: Operand) -> Value:
-        return self.op("shl", count)
-
-    def __rshift__(self, count: Operand) -> Value:
-        return self.op("ashr" if self.is_signed else "lshr", count)
-
-    # -- comparison --------------------------------------------------------------------------------
-
-    def compare(self, condition: str, other: Operand) -> Value:
-        """A comparison under one of LLVM's conditions."""
-        return self.op(f"{'f' if self.is_real else 'i'}cmp {condition}", other, dtype=dtypes.bool)
-
-    def _ordered(self, condition: str, other: Operand) -> Value:
-        prefix = "o" if self.is_real else "s" if self.is_signed else "u"
-        return self.compare(prefix + condition, other)
-
-    def __lt__(self, other: Operand) -> Value:
-        return self._ordered("lt", other)
-
-    def __gt__(self, other: Operand) -> Value:
-        return self._ordered("gt", other)
-
-    def __ge__(self, other: Operand) -> Value:
-        return self._ordered("ge", other)
-
-    def differs(self, other: Operand) -> Value:
-        """True where the other one is not equal; NaN never is."""
-        return self.compare("une" if self.is_real else "ne", other)
-
     def is_nan(self) -> Value:
-        return self.compare("uno", self)
+        return self.op("fcmp uno", self)
 
     def select(self, a: Value, b: Value) -> Value:
         """The lanes of a where this is true, else those of b."""
@@ -250,9 +217,9 @@ class Value:
 
     def lane(self, number: int) -> Value:
         """One lane, as a scalar."""
-        return (
-            self.made(f"extractelement {self}, i64 {number}", lanes=1) if self.lanes > 1 else self
-        )
+        if self.lanes == 1:
+            return self
+        return self.made(f"extractelement {self}, i64 {number}", lanes=1)
 
     def shuffled(self, lanes: Sequence[int], other: Value | str = "poison") -> Value:
         """Chosen lanes of this vector and another one."""
@@ -292,9 +259,11 @@ class Value:
 
 
 Operand: TypeAlias = Value | float
+Operator: TypeAlias = Callable[[Value, Operand], Value]
 
 
 def constant(code: Code, dtype: DType, lanes: int, value: float) -> Value:
     """The same number in all lanes."""
-    held = storage_bits(dtype, value) if dtype in STORAGE_ONLY else value
-    return Value(code, dtype, lanes, literal(register_type(dtype), lanes, held))
+    text = _literal(dtype, value)
+    kind = register_type(dtype)
+    return Value(code, dtype, lanes, text if lanes == 1 else f"splat ({kind} {text})")
