@@ -95,7 +95,7 @@ def _dot(a: Value, b: Value, c: Value) -> Value:
 
     def paired(x: Value) -> tuple[str, str]:
         whole = _with_lanes(x, wide, "zeroinitializer")
-        return pairs, code.value(f"bitcast {whole} to {pairs}")
+        return pairs, code.assign(f"bitcast {whole} to {pairs}")
 
     left, right = paired(a), paired(b)
     total = code.call(

@@ -31,7 +31,7 @@ def _widened(x: Value, target: DType) -> Value:
     if not _has_half(x.code.target):
         return expand.half_to_float(x)
     kind = vector("half", x.lanes)
-    half = x.code.value(f"bitcast {x} to {kind}")
+    half = x.code.assign(f"bitcast {x} to {kind}")
     return x.made(f"fpext {kind} {half} to {vector('float', x.lanes)}", target)
 
 
@@ -54,7 +54,7 @@ def _narrowed(x: Value, target: DType) -> Value:
     if not _has_half(x.code.target):
         return expand.float_to_half(x)
     kind = vector("half", x.lanes)
-    half = x.code.value(f"fptrunc {x} to {kind}")
+    half = x.code.assign(f"fptrunc {x} to {kind}")
     return x.made(f"bitcast {kind} {half} to {vector('i16', x.lanes)}", target)
 
 

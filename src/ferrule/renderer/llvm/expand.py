@@ -110,13 +110,12 @@ def _near_remainder_function(like: Value, name: str) -> str:
     every = near.name
     if a.lanes > 1:
         every = code.call(f"llvm.vector.reduce.and.v{a.lanes}i1", "i1", (near.type, every))
-    code.emit(f"br i1 {every}, label %near, label %far")
+    code.branch(every, "near", "far")
     code.label("near")
     code.emit(f"ret {result}")
     code.label("far")
     code.emit(f"ret {_remainder_of_lanes(a, b)}")
-    header = f"define internal {a.type} @{name}({a}, {b}) #0 {{"
-    return "\n".join([header, "entry:", *code.lines, "}"])
+    return code.text(f"internal {a.type} @{name}({a}, {b})")
 
 
 def _near_remainder(a: Value, b: Value) -> tuple[Value, Value]:

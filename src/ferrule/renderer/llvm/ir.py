@@ -35,18 +35,15 @@ def _plain(name: object) -> str:
 
 
 @final
-class _Function:
+class _Function(Code):
     """The body of one of the two functions, rendered UOp by UOp."""
 
     def __init__(self, target: Target, declared: set[str], metadata: list[str]) -> None:
-        self.target = target
-        self.code = Code(target, declared)
-        self.addresses = Addresses(self.code)
+        super().__init__(target, declared)
+        self.addresses = Addresses(self)
         self.metadata = metadata
-        self.entry: list[str] = []
         self.values: dict[UOp, Value] = {}
         self.blocks: dict[UOp, int] = {}
-        self.block = "entry"
         self.elsewhere: set[str] = set()
         self.mixed: set[UOp] = set()
         self.local_bytes = 0
@@ -59,22 +56,11 @@ class _Function:
 
     def named(self, u: UOp, name: str) -> Value:
         """The value of a UOp that has a name, or the pointer."""
-        return Value(self.code, dtype_of(u), u.lanes, name)
+        return Value(self, dtype_of(u), u.lanes, name)
 
     def made(self, u: UOp, text: str) -> Value:
         """The value of a UOp by one instruction."""
-        return self.named(u, self.code.value(text))
-
-    def label(self, name: str) -> None:
-        self.code.label(name)
-        self.block = name
-
-    def jump(self, label: str) -> None:
-        self.code.emit(f"br label %{label}")
-
-    def branch(self, condition: str, label: str, other: str) -> None:
-        """Go on at a label if a condition holds, else at the other one."""
-        self.code.emit(f"br i1 {condition}, label %{label}, label %{other}")
+        return self.named(u, self.assign(text))
 
     # -- the UOps ----------------------------------------------------------------------------------
 
@@ -85,9 +71,9 @@ class _Function:
                 self.store(u)
             case UOps.PREFETCH:
                 how = (("i32", number) for number in (0, 2, 1))
-                self.code.call("llvm.prefetch.p0", "void", ("ptr", self.address(u)), *how)
+                self.call("llvm.prefetch.p0", "void", ("ptr", self.address(u)), *how)
             case UOps.SET:
-                self.code.emit(f"store {self.values[u.src[1]]}, ptr {self.name(u.src[0])}")
+                self.emit(f"store {self.values[u.src[1]]}, ptr {self.name(u.src[0])}")
             case UOps.LOOP:
                 self.open_loop(u)
             case UOps.END:
@@ -100,7 +86,7 @@ class _Function:
                 self.addresses.close_branch()
                 self.label(end)
             case UOps.TILE_ZERO | UOps.TILE_LOAD | UOps.TILE_DOT | UOps.TILE_STORE:
-                tile.add(self.code, u, self.address(u) if u.src else "")
+                tile.add(self, u, self.address(u) if u.src else "")
             case UOps.EXTENT:
                 pass
             case _:
@@ -117,7 +103,7 @@ class _Function:
             case UOps.START | UOps.STOP:
                 return self.named(u, f"%{u.op.name.lower()}")
             case UOps.CONST:
-                return constant(self.code, dtype_of(u), u.lanes, u.arg)
+                return constant(self, dtype_of(u), u.lanes, u.arg)
             case UOps.IOTA:
                 numbers = ", ".join(f"i64 {lane}" for lane in range(u.lanes))
                 return self.named(u, "0" if u.lanes == 1 else f"<{numbers}>")
@@ -149,7 +135,7 @@ class _Function:
 
     def slot(self, u: UOp) -> str:
         offset = _SLOT_BYTES * u.arg
-        return self.code.value(f"getelementptr i8, ptr %args, i64 {offset}") if offset else "%args"
+        return self.assign(f"getelementptr i8, ptr %args, i64 {offset}") if offset else "%args"
 
     def alu(self, u: UOp) -> Value:
         bounds = _bounds(u)
@@ -165,7 +151,7 @@ class _Function:
         if not scalar.name.startswith("%"):
             return self.named(u, f"splat ({scalar})")
         whole = vector(scalar.type, u.lanes)
-        first = self.code.value(f"insertelement {whole} poison, {scalar}, i64 0")
+        first = self.assign(f"insertelement {whole} poison, {scalar}, i64 0")
         zeros = f"<{u.lanes} x i32> zeroinitializer"
         return self.made(u, f"shufflevector {whole} {first}, {whole} poison, {zeros}")
 
@@ -196,7 +182,7 @@ class _Function:
         x = self.values[u.src[0]]
         if u.arg is not ExprOp.MAX or not x.is_real:
             return _halves(x, lambda a, b: alu(u.arg, a, b))
-        bits = self.code.value(f"bitcast {x.is_nan()} to i{x.lanes}")
+        bits = self.assign(f"bitcast {x.is_nan()} to i{x.lanes}")
         is_nan = x.made(f"icmp ne i{x.lanes} {bits}, 0", dtypes.bool, lanes=1)
         largest = _halves(x, lambda a, b: (b > a).select(b, a))
         return is_nan.select(largest.constant(math.nan), largest)
@@ -212,15 +198,15 @@ class _Function:
                 f"scratch {name}: {self.local_bytes} bytes in all do not fit the stack of a "
                 f"thread; keep it below {MAX_LOCAL_BYTES}, by smaller tiles"
             )
-        pointer = f"%{_plain(name)}.{self.code.number()}"
+        pointer = f"%{_plain(name)}.{self.number()}"
         self.entry.append(f"  {pointer} = alloca [{size} x {memory_type(dtype)}], align 64")
         return self.named(u, pointer)
 
     def register(self, u: UOp) -> Value:
         value = self.values[u.src[0]]
-        pointer = f"%{_plain(u.arg)}.{self.code.number()}"
+        pointer = f"%{_plain(u.arg)}.{self.number()}"
         self.entry.append(f"  {pointer} = alloca {value.type}")
-        self.code.emit(f"store {value}, ptr {pointer}")
+        self.emit(f"store {value}, ptr {pointer}")
         return self.named(u, pointer)
 
     def address(self, u: UOp) -> str:
@@ -229,7 +215,7 @@ class _Function:
         kind = memory_type(dtype_of(pointer))
         name = self.name(pointer)
         if not is_address(u, 1):
-            return self.code.value(f"getelementptr {kind}, ptr {name}, {self.values[index]}")
+            return self.assign(f"getelementptr {kind}, ptr {name}, {self.values[index]}")
         terms, number = terms_of(index)
         names = [self.name(term) for term in terms]
         return self.addresses.element(kind, dtype_of(pointer).itemsize, name, names, number)
@@ -240,11 +226,11 @@ class _Function:
         whole = vector(memory_type(dtype), u.lanes)
         if u.lanes > 1 and (mask or u.src[1].lanes > 1):
             name, operands = self.masked(("load", "gather"), u, u, mask, address)
-            loaded = self.code.call(name, whole, *operands, (whole, "zeroinitializer"))
+            loaded = self.call(name, whole, *operands, (whole, "zeroinitializer"))
         else:
             place = self.place_if(mask, address, "%zero")
-            loaded = self.code.value(f"load {whole}, ptr {place}, align {dtype.itemsize}")
-        value = Value(self.code, held, u.lanes, loaded)
+            loaded = self.assign(f"load {whole}, ptr {place}, align {dtype.itemsize}")
+        value = Value(self, held, u.lanes, loaded)
         return value if held is dtype else value.differs(0)
 
     def store(self, u: UOp) -> None:
@@ -254,12 +240,12 @@ class _Function:
         address = self.address(u)
         if value.lanes > 1 and (mask or u.src[1].lanes > 1):
             name, operands = self.masked(("store", "scatter"), u, u.src[2], mask, address)
-            self.code.call(name, "void", (value.type, value.name), *operands)
+            self.call(name, "void", (value.type, value.name), *operands)
         elif u.arg == "nontemporal" and not mask and self.can_stream(value.lanes * size):
             self.streaming_store(value, address, size)
         else:
             place = self.place_if(mask, address, "%unread")
-            self.code.emit(f"store {value}, ptr {place}, align {size}")
+            self.emit(f"store {value}, ptr {place}, align {size}")
 
     def masked(
         self, operations: tuple[str, str], u: UOp, x: UOp, mask: Sequence[UOp], address: str
@@ -270,7 +256,7 @@ class _Function:
         """
         of_any = u.src[1].lanes > 1
         places = f"v{x.lanes}p0" if of_any else "p0"
-        enabled = self.values[mask[0]] if mask else constant(self.code, dtypes.bool, x.lanes, True)
+        enabled = self.values[mask[0]] if mask else constant(self, dtypes.bool, x.lanes, True)
         kind = letter(memory_type(dtype_of(x)))
         return f"llvm.masked.{operations[of_any]}.v{x.lanes}{kind}.{places}", [
             (vector("ptr", x.lanes if of_any else 1), address),
@@ -303,17 +289,17 @@ class _Function:
         be; else a plain one.
         """
         self.streams = True
-        size, number = value.lanes * itemsize, self.code.number()
+        size, number = value.lanes * itemsize, self.number()
         stream, plain, end = (f"{name}.{number}" for name in ("stream", "plain", "stored"))
-        bits = self.code.value(f"ptrtoint ptr {address} to i64")
-        low = self.code.value(f"and i64 {bits}, {size - 1}")
-        self.branch(self.code.value(f"icmp eq i64 {low}, 0"), stream, plain)
+        bits = self.assign(f"ptrtoint ptr {address} to i64")
+        low = self.assign(f"and i64 {bits}, {size - 1}")
+        self.branch(self.assign(f"icmp eq i64 {low}, 0"), stream, plain)
         self.label(stream)
         node = self.node("!{i32 1}")
-        self.code.emit(f"store {value}, ptr {address}, align {size}, !nontemporal {node}")
+        self.emit(f"store {value}, ptr {address}, align {size}, !nontemporal {node}")
         self.jump(end)
         self.label(plain)
-        self.code.emit(f"store {value}, ptr {address}, align {itemsize}")
+        self.emit(f"store {value}, ptr {address}, align {itemsize}")
         self.jump(end)
         self.label(end)
 
@@ -329,7 +315,7 @@ class _Function:
     def open_loop(self, u: UOp) -> None:
         """Open `for (i = first; i < limit; i += step)`, tested at its end and once before it."""
         first, limit, _ = u.src
-        self.blocks[u] = number = self.code.number()
+        self.blocks[u] = number = self.number()
         counter = f"%{_plain(u.arg)}.{number}"
         body, end = f"loop.{number}", f"done.{number}"
         self.addresses.open_loop(counter)
@@ -339,7 +325,7 @@ class _Function:
             self.branch((self.values[first] < self.values[limit]).name, body, end)
         incoming = f"[ {self.name(first)}, %{self.block} ], [ {counter}.next, %next.{number} ]"
         self.label(body)
-        self.code.emit(f"{counter} = phi i64 {incoming}")
+        self.emit(f"{counter} = phi i64 {incoming}")
         self.values[u] = self.named(u, counter)
 
     def close_loop(self, u: UOp) -> None:
@@ -348,10 +334,9 @@ class _Function:
         counter = self.name(u)
         self.jump(f"next.{number}")
         self.label(f"next.{number}")
-        self.code.emit(f"{counter}.next = add nsw i64 {counter}, {self.name(step)}")
-        more = self.code.value(f"icmp slt i64 {counter}.next, {self.name(limit)}")
-        target = f"label %loop.{number}, label %done.{number}"
-        self.code.emit(f"br i1 {more}, {target}{self.loop_nodes(u)}")
+        self.emit(f"{counter}.next = add nsw i64 {counter}, {self.name(step)}")
+        more = self.assign(f"icmp slt i64 {counter}.next, {self.name(limit)}")
+        self.branch(more, f"loop.{number}", f"done.{number}", self.loop_nodes(u))
         self.label(f"done.{number}")
         self.addresses.close_loop()
 
@@ -373,13 +358,10 @@ class _Function:
         return f", !prof {weights}, !llvm.loop {own}"
 
     def open_if(self, u: UOp) -> None:
-        self.blocks[u] = number = self.code.number()
+        self.blocks[u] = number = self.number()
         self.branch(self.name(u.src[0]), f"then.{number}", f"endif.{number}")
         self.label(f"then.{number}")
         self.addresses.open_branch()
-
-    def text(self, header: str) -> str:
-        return "\n".join([f"define {header} #0 {{", "entry:", *self.entry, *self.code.lines, "}"])
 
 
 def _bounds(u: UOp) -> tuple[UOp, int] | None:
@@ -424,7 +406,7 @@ def _extent_function(target: Target, declared: set[str], name: str, uops: Sequen
     before, extent = until_extent(name, uops)
     for u in before:
         function.add(u)
-    function.code.emit(f"ret i64 {function.name(extent.src[0])}")
+    function.emit(f"ret i64 {function.name(extent.src[0])}")
     return function.text(f'i64 @"{name}.extent"(ptr %args)')
 
 
@@ -435,16 +417,16 @@ def _main_function(
     computed = needed(uops)
     uses_tiles = any(u.op in OF_TILES for u in uops)
     if uses_tiles:
-        tile.configure(function.code)
+        tile.configure(function)
     for u in uops:
         if u in computed or not is_sum(u):
             function.add(u)
     if uses_tiles:
-        tile.release(function.code)
+        tile.release(function)
     if function.streams:
         # Stores past the caches are not ordered with others, and another thread may read them.
-        function.code.call("llvm.x86.sse.sfence", "void")
-    function.code.emit("ret void")
+        function.call("llvm.x86.sse.sfence", "void")
+    function.emit("ret void")
     return function.text(f'void @"{name}"(ptr %args, i64 %start, i64 %stop)')
 
 

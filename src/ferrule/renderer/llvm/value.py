@@ -59,32 +59,39 @@ def _literal(dtype: DType, value: float) -> str:
     return str(wrapped - (1 << dtype.bits) if wrapped >> (dtype.bits - 1) else wrapped)
 
 
-@final
 class Code:
     """The lines of one function, and the declarations and helpers that they need in the module."""
 
     def __init__(self, target: Target, needed: set[str]) -> None:
         self.target = target
         self.needed = needed
+        self.entry: list[str] = []
+        """The lines before all others."""
+        self.block = "entry"
+        """The label of the block that the next line is in."""
         self._lines: list[str | list[str]] = []
         self._count = 0
 
-    @property
-    def lines(self) -> list[str]:
-        """All lines, in order."""
-        found: list[str] = []
-        for part in self._lines:
-            if isinstance(part, str):
-                found.append(part)
-            else:
-                found += part
-        return found
+    def text(self, header: str) -> str:
+        """The definition of the function."""
+        parts = [[part] if isinstance(part, str) else part for part in self._lines]
+        lines = [line for part in (self.entry, *parts) for line in part]
+        return "\n".join([f"define {header} #0 {{", "entry:", *lines, "}"])
 
     def emit(self, line: str) -> None:
         self._lines.append(f"  {line}")
 
     def label(self, name: str) -> None:
+        """Begin a block."""
         self._lines.append(f"{name}:")
+        self.block = name
+
+    def jump(self, label: str) -> None:
+        self.emit(f"br label %{label}")
+
+    def branch(self, condition: str, label: str, other: str, how: str = "") -> None:
+        """Go on at a label if a condition holds, else at the other one."""
+        self.emit(f"br i1 {condition}, label %{label}, label %{other}{how}")
 
     def gap(self) -> list[str]:
         """A place for lines that are added later."""
@@ -96,7 +103,7 @@ class Code:
         self._count += 1
         return self._count
 
-    def value(self, text: str) -> str:
+    def assign(self, text: str) -> str:
         """A new name for the result of an instruction."""
         name = f"%v{self.number()}"
         self.emit(f"{name} = {text}")
@@ -113,7 +120,7 @@ class Code:
         operands = ", ".join(f"{kind.removesuffix(' immarg')} {x}" for kind, x in arguments)
         call = f"call {result} @{intrinsic}({operands})"
         if result != "void":
-            return self.value(call)
+            return self.assign(call)
         self.emit(call)
         return ""
 
@@ -165,7 +172,7 @@ class Value:
 
     def made(self, text: str, dtype: DType | None = None, lanes: int | None = None) -> Value:
         """The result of an instruction; its dtype and lanes if they differ."""
-        return Value(self.code, dtype or self.dtype, lanes or self.lanes, self.code.value(text))
+        return Value(self.code, dtype or self.dtype, lanes or self.lanes, self.code.assign(text))
 
     def constant(self, value: float, dtype: DType | None = None) -> Value:
         """The same number in all lanes."""
