@@ -245,21 +245,12 @@ def bitcast(prelude: Prelude, source: DType, target: DType, lanes: Sequence[str]
     """The same bits as lanes of another dtype; if the widths differ, in another number of lanes."""
     if source is target:
         return list(lanes)
-    bits = [atom(_to_bits(prelude, source, x)) for x in lanes]
+    bits, kind = [atom(_to_bits(prelude, source, x)) for x in lanes], bits_type(target)
     if source.bits < target.bits:
-        bits = _joined(bits, source, target)
+        count = target.bits // source.bits
+        wide = [f"({kind}){x} << {i % count * source.bits}" for i, x in enumerate(bits)]
+        bits = [atom(" | ".join(wide[i : i + count])) for i in range(0, len(wide), count)]
     elif source.bits > target.bits:
-        bits = _parted(bits, source, target)
+        shifts = range(0, source.bits, target.bits)
+        bits = [f"({kind})({x} >> {shift})" for x in bits for shift in shifts]
     return [_from_bits(prelude, target, x) for x in bits]
-
-
-def _joined(bits: Sequence[str], source: DType, target: DType) -> list[str]:
-    count = target.bits // source.bits
-    kind = bits_type(target)
-    wide = [f"({kind}){x} << {i % count * source.bits}" for i, x in enumerate(bits)]
-    return [atom(" | ".join(wide[i : i + count])) for i in range(0, len(wide), count)]
-
-
-def _parted(bits: Sequence[str], source: DType, target: DType) -> list[str]:
-    shifts = range(0, source.bits, target.bits)
-    return [f"({bits_type(target)})({x} >> {shift})" for x in bits for shift in shifts]

@@ -9,10 +9,9 @@ memory.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Final, final
 
-from ferrule.base.records import dataclass
 from ferrule.codegen.intrinsics import COPIED_BYTES, MMA_TF32, WGMMA, matrix_intrinsic
 from ferrule.codegen.kernel import COMBINING_BYTES, MAX_ACCESS_BYTES
 from ferrule.codegen.uops import UOp, UOps
@@ -21,7 +20,16 @@ from ferrule.ir.expr import ExprOp
 from ferrule.renderer.base import dtype_of
 from ferrule.renderer.c.alu import Arithmetic, alu, cast
 from ferrule.renderer.c.dialect import memory_type, type_of
-from ferrule.renderer.c.prelude import SHIM, Helper, Prelude, bits_of, either, of_bits, struct
+from ferrule.renderer.c.prelude import (
+    SHIM,
+    Helper,
+    Prelude,
+    bits_of,
+    either,
+    lanes_of,
+    of_bits,
+    struct,
+)
 
 _COMMUTES: Final = frozenset({ExprOp.ADD, ExprOp.MUL, ExprOp.AND, ExprOp.OR, ExprOp.XOR})
 _WARP_GROUPS_IF: Final = f"!{SHIM} && defined(__CUDA_ARCH_FEAT_SM90_ALL)"
@@ -31,115 +39,98 @@ _EXCHANGED: Final = frozenset({"i32", "u32", "i64", "u64", "float", "double"})
 
 
 @final
-@dataclass(frozen=True)
-class Group:
-    """A group of `count` of the `threads` of a block, `step` apart; `warp` neighbours run
-    in step.
+class Across:
+    """The way in which the `threads` of a block combine their values of an ACROSS; `warp`
+    neighbours run in step.
     """
 
-    count: int
-    step: int
-    threads: int
-    warp: int
-
-    @property
-    def span(self) -> int:
-        """The number of adjacent threads that contain the group."""
-        return self.count * self.step
-
-    @property
-    def in_step(self) -> int:
-        """The number of adjacent threads that exchange their values directly."""
+    def __init__(self, prelude: Prelude, u: UOp, threads: int, warp: int) -> None:
+        self.op, self.count, self.step = u.arg
+        self.prelude = prelude
+        dtype = dtype_of(u)
+        self.kind = type_of(dtype)
+        self.arithmetic = Arithmetic(prelude, dtype, self.kind)
+        self.span = self.count * self.step
+        """The number of adjacent threads that contain those of a group."""
         # An incomplete last warp would need a mask of its own.
-        full = self.threads < self.warp or self.threads % self.warp == 0
-        return min(self.span, self.warp) if full else 1
+        full = threads < warp or threads % warp == 0
+        self.in_step = min(self.span, warp) if full else 1
+        """The number of adjacent threads that exchange their values directly."""
+        self.mask = f"{(1 << min(warp, threads)) - 1:#x}u"
+        self.needs_memory = self.in_step < self.span
+        self.lanes = 1
+        """The lanes that are combined in one go. If barriers take the time, those of one access."""
+        if self.needs_memory:
+            room = min(MAX_ACCESS_BYTES, COMBINING_BYTES // threads) // dtype.itemsize
+            self.lanes = max(1, math.gcd(u.lanes, room))
+        self.kept = prelude.vector(memory_type(dtype), self.lanes)
+        """The type of an element of the array in shared memory, one for each thread."""
 
-    @property
-    def mask(self) -> str:
-        return f"{(1 << min(self.warp, self.threads)) - 1:#x}u"
+    def helper(self) -> Helper:
+        """The function that combines the threads' values: `(x, thread)` or `(x, thread, scratch)`.
 
-    @property
-    def needs_memory(self) -> bool:
-        return self.in_step < self.span
+        It takes `lanes` lanes of x; of several it returns a struct. `scratch` has an element for
+        each thread of the block, and can be used again afterwards.
+        """
+        names = ["x"] if self.lanes == 1 else [f"x{lane}" for lane in range(self.lanes)]
+        lines, parameters = [], [*(f"{self.kind} {x}" for x in names), "i32 thread"]
+        if self.needs_memory:
+            parameters.append(f"{self.prelude.dialect.to_shared}{self.kept} *scratch")
+            lines = self._by_memory(names)
+        for distance in _halves(self.in_step, self.step):
+            for x in names:
+                lines += self._exchanged(distance, x)
+        name = f"across_{self.op.name.lower()}_{self.kind}_{self.count}x{self.step}"
+        result = self.kind
+        if self.lanes == 1:
+            lines.append("return x;")
+        else:
+            result = self.kept
+            lines += [f"const {result} all = {struct(names)};", "return all;"]
+            name += f"_of_{self.lanes}"
+        return Helper(name, result, ", ".join(parameters), "\n".join(lines))
 
+    def _combined(self, *pair: str) -> str:
+        return alu(self.op, self.arithmetic, pair)
 
-def together(dtype: DType, lanes: int, group: Group) -> int:
-    """The number of lanes that threads combine in one go.
+    def _by_memory(self, names: Sequence[str]) -> list[str]:
+        """Combine the halves that are further apart than a warp."""
+        barrier = self.prelude.dialect.barrier
+        lanes = [""] if self.lanes == 1 else lanes_of("", self.lanes)
+        lines = [f"const i32 place = thread % {self.span};"]
+        lines += [f"scratch[thread]{lane} = {x};" for lane, x in zip(lanes, names, strict=True)]
+        lines.append(barrier)
+        least = max(self.in_step, self.step)
+        for distance in _halves(self.span, least):
+            places = [(f"scratch[thread]{e}", f"scratch[thread + {distance}]{e}") for e in lanes]
+            new = [f"{pair[0]} = {self._combined(*pair)};" for pair in places]
+            body = new[0] if len(new) == 1 else f"{{ {' '.join(new)} }}"
+            lines += [f"if (place < {distance}) {body}", barrier]
+        own = f" + place % {least}" if least > 1 else ""
+        mine = f"scratch[thread - place{own}]"
+        lines += [f"{x} = {mine}{lane};" for lane, x in zip(lanes, names, strict=True)]
+        return [*lines, barrier]
 
-    If barriers take the time, it is the lanes of one access.
-    """
-    if not group.needs_memory:
-        return 1
-    room = min(MAX_ACCESS_BYTES, COMBINING_BYTES // group.threads) // dtype.itemsize
-    return max(1, math.gcd(lanes, room))
-
-
-def across(prelude: Prelude, u: UOp, group: Group, lanes: int) -> Helper:
-    """The function that combines the threads' values: `(x, thread)` or `(x, thread, scratch)`.
-
-    It takes `lanes` lanes of x; of several it returns a struct. `scratch` has an element for each
-    thread of the block, and can be used again afterwards.
-    """
-    dtype = dtype_of(u)
-    kind, kept = type_of(dtype), prelude.vector(memory_type(dtype), lanes)
-    names = ["x"] if lanes == 1 else [f"x{lane}" for lane in range(lanes)]
-    lines, parameters = [], [*(f"{kind} {x}" for x in names), "i32 thread"]
-    if group.needs_memory:
-        parameters.append(f"{prelude.dialect.to_shared}{kept} *scratch")
-        lines = _by_memory(prelude, u, group, names)
-    distance = group.in_step // 2
-    while distance >= group.step:
-        for x in names:
-            lines += _exchanged(prelude, u, group, distance, x)
-        distance //= 2
-    name = f"across_{u.arg[0].name.lower()}_{kind}_{group.count}x{group.step}"
-    if lanes == 1:
-        lines.append("return x;")
-    else:
-        lines += [f"const {kept} all = {struct(names)};", "return all;"]
-        name += f"_of_{lanes}"
-    result = kind if lanes == 1 else kept
-    return Helper(name, result, ", ".join(parameters), "\n".join(lines))
-
-
-def _by_memory(prelude: Prelude, u: UOp, group: Group, names: Sequence[str]) -> list[str]:
-    """Combine the halves that are further apart than a warp."""
-    arithmetic = Arithmetic(prelude, dtype_of(u), type_of(dtype_of(u)))
-    barrier = prelude.dialect.barrier
-    lanes = [""] if len(names) == 1 else [f".lane[{lane}]" for lane in range(len(names))]
-    lines = [f"const i32 place = thread % {group.span};"]
-    lines += [f"scratch[thread]{lane} = {x};" for lane, x in zip(lanes, names, strict=True)]
-    lines.append(barrier)
-    least = max(group.in_step, group.step)
-    distance = group.span // 2
-    while distance >= least:
-        places = [(f"scratch[thread]{e}", f"scratch[thread + {distance}]{e}") for e in lanes]
-        new = [f"{pair[0]} = {alu(u.arg[0], arithmetic, pair)};" for pair in places]
-        body = new[0] if len(new) == 1 else f"{{ {' '.join(new)} }}"
-        lines += [f"if (place < {distance}) {body}", barrier]
-        distance //= 2
-    own = f" + place % {least}" if least > 1 else ""
-    mine = f"scratch[thread - place{own}]"
-    lines += [f"{x} = {mine}{lane};" for lane, x in zip(lanes, names, strict=True)]
-    return [*lines, barrier]
+    def _exchanged(self, distance: int, name: str) -> list[str]:
+        """Emit one step inside a warp: both threads of a pair combine the same values in the same
+        order.
+        """
+        is_direct = self.kind in _EXCHANGED
+        x = name if is_direct else f"(i32){name}"
+        other = self.prelude.dialect.exchange.format(mask=self.mask, x=x, distance=distance)
+        theirs = f"other{name.removeprefix('x')}_{distance}"
+        taken = f"const {self.kind} {theirs} = {other if is_direct else f'({self.kind}){other}'};"
+        result = self._combined(name, theirs)
+        if self.op not in _COMMUTES and self.arithmetic.is_real:
+            result = f"thread & {distance} ? {self._combined(theirs, name)} : {result}"
+        return [taken, f"{name} = {result};"]
 
 
-def _exchanged(prelude: Prelude, u: UOp, group: Group, distance: int, name: str) -> list[str]:
-    """Emit one step inside a warp: both threads of a pair combine the same values in the same
-    order.
-    """
-    kind = type_of(dtype_of(u))
-    x = name if kind in _EXCHANGED else f"(i32){name}"
-    other = prelude.dialect.exchange.format(mask=group.mask, x=x, distance=distance)
-    taken = other if kind in _EXCHANGED else f"({kind}){other}"
-    arithmetic = Arithmetic(prelude, dtype_of(u), kind)
-    theirs = f"other{name.removeprefix('x')}_{distance}"
-    lines = [f"const {kind} {theirs} = {taken};"]
-    straight = alu(u.arg[0], arithmetic, (name, theirs))
-    if u.arg[0] in _COMMUTES or not arithmetic.is_real:
-        return [*lines, f"{name} = {straight};"]
-    swapped = alu(u.arg[0], arithmetic, (theirs, name))
-    return [*lines, f"{name} = thread & {distance} ? {swapped} : {straight};"]
+def _halves(count: int, least: int) -> Iterator[int]:
+    """The half of a number of threads, the half of that, and so on down to the least."""
+    while count > least:
+        count //= 2
+        yield count
 
 
 # The threads of a warp exchange the elements that they hold: an element of the result takes a row

@@ -20,14 +20,12 @@ from ferrule.renderer.base import RenderError, dtype_of
 from ferrule.renderer.c import prelude as cprelude
 from ferrule.renderer.c.alu import Arithmetic, alu, atom, bare, bitcast, cast
 from ferrule.renderer.c.blocks import (
-    Group,
-    across,
+    Across,
     commit_copies,
     copy_ahead,
     matrices,
     mma,
     of_warp_groups,
-    together,
     wait_for_copies,
     wgmma,
 )
@@ -42,7 +40,7 @@ from ferrule.renderer.c.dialect import (
     type_of,
 )
 from ferrule.renderer.c.inline import Uses
-from ferrule.renderer.c.prelude import Helper, Prelude, struct
+from ferrule.renderer.c.prelude import Helper, Prelude, lanes_of, struct
 
 _VECTOR_BYTES: Final = 16  # bytes of the widest access of a thread
 _OF_BLOCKS: Final = frozenset(
@@ -159,7 +157,7 @@ class Function:
 
     def result_lanes(self, helper: Helper, lanes: int, *operands: str) -> list[str]:
         """The lanes of the struct that a helper returns."""
-        return _lanes_of(self.result(helper, *operands), lanes)
+        return lanes_of(self.result(helper, *operands), lanes)
 
     # -- the UOps ----------------------------------------------------------------------------------
 
@@ -362,15 +360,13 @@ class Function:
                 "into such groups; use a divisor"
             )
         warp = self.target.warp if self.dialect.exchange else 1
-        group = Group(count, step, threads, min(warp, 32))
-        dtype, values = dtype_of(u), self.lanes[u.src[0]]
-        lanes = together(dtype, u.lanes, group)
-        helper = across(self.prelude, u, group, lanes)
-        operands = [self.dialect.thread]
-        if group.needs_memory:
-            self.scratch_bytes = max(self.scratch_bytes, threads * lanes * dtype.itemsize)
-            kept = self.prelude.vector(memory_type(dtype), lanes)
-            operands.append(f"({self.dialect.to_shared}{kept} *)scratch")
+        way = Across(self.prelude, u, threads, min(warp, 32))
+        helper, lanes, operands = way.helper(), way.lanes, [self.dialect.thread]
+        if way.needs_memory:
+            used = threads * lanes * dtype_of(u).itemsize
+            self.scratch_bytes = max(self.scratch_bytes, used)
+            operands.append(f"({self.dialect.to_shared}{way.kept} *)scratch")
+        values = self.lanes[u.src[0]]
         if lanes == 1:
             return self.define(u, [self.prelude.call(helper, x, *operands) for x in values])
         parts = [values[i : i + lanes] for i in range(0, u.lanes, lanes)]
@@ -483,7 +479,7 @@ class Function:
         else:
             self.emit(f"{kind} {name} = {struct(['0'] * lanes)};")
             self.emit(f"if ({bare(mask)}) {name} = {place};")
-        elements = _lanes_of(name, lanes)
+        elements = lanes_of(name, lanes)
         return [f"({x} != 0)" for x in elements] if u.dtype is dtypes.bool else elements
 
     def store(self, u: UOp) -> None:
@@ -542,11 +538,6 @@ class Function:
             return False
         ends = [s.src[0] if s.op is UOps.CAST else s for s in u.src[:2]]
         return [s.op for s in ends] == [UOps.START, UOps.STOP]
-
-
-def _lanes_of(name: str, lanes: int) -> list[str]:
-    """The lanes of a struct."""
-    return [f"{name}.lane[{lane}]" for lane in range(lanes)]
 
 
 def _plus(index: str, offset: int) -> str:

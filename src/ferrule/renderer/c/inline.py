@@ -13,7 +13,9 @@ _EFFECTS: Final = (NO_VALUE - {UOps.EXTENT, UOps.PREFETCH}) | {
     *(UOps.LOOP, UOps.ACROSS, UOps.MMA, UOps.MATRICES, UOps.WGMMA)
 }
 _PURE: Final = frozenset({UOps.ALU, UOps.CAST})
-_TAKE_EXPRESSIONS: Final = _PURE | {UOps.LOAD, UOps.STORE, UOps.SET, UOps.IF}
+# The operand that is the value of a UOp without one.
+_STORED: Final = {UOps.STORE: 2, UOps.SET: 1, UOps.IF: 0}
+_TAKE_EXPRESSIONS: Final = _PURE | {UOps.LOAD, *_STORED}
 # UOps that only rename the lanes of their operands.
 _RENAME: Final = frozenset({UOps.SPLAT, UOps.EXTRACT, UOps.SHUFFLE})
 # A cast that changes nothing does so as well.
@@ -59,18 +61,16 @@ class Uses:
         """True if a user can contain the expression instead of a variable."""
         if user.op not in _TAKE_EXPRESSIONS or self.scope[user] is not self.scope[u]:
             return False
-        values = {UOps.STORE: 2, UOps.SET: 1, UOps.IF: 0}
-        value = user.src[values[user.op]] if user.op in values else user
+        value = user.src[_STORED[user.op]] if user.op in _STORED else user
         # An index of many lanes is repeated in each of their accesses.
         return value.lanes == u.lanes
 
     def _may_rename(self, u: UOp) -> bool:
-        register = u.src[0]
-        after = [place for place in self.sets[register] if place > self.place[u]]
-        if not after:
-            return all(self._stays(user, u) for user in self.users[u])
-        # Lanes change one after the other, and one must not be read after another has changed.
-        last = after[0] - (u.lanes > 1 and any(self._mixes(user) for user in self.users[u]))
+        after = [place for place in self.sets[u.src[0]] if place > self.place[u]]
+        last = min(after, default=len(self.place))
+        if u.lanes > 1 and any(self._mixes(user) for user in self.users[u]):
+            # Lanes change one after the other, and one must not be read after another has changed.
+            last -= 1
         return all(self._stays(user, u) and self._evaluated(user) <= last for user in self.users[u])
 
     def _mixes(self, u: UOp) -> bool:

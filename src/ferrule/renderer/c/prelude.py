@@ -83,6 +83,11 @@ def struct(values: Iterable[str]) -> str:
     return f"{{{{{', '.join(values)}}}}}"
 
 
+def lanes_of(name: str, lanes: int) -> list[str]:
+    """The lanes of a struct of adjacent elements."""
+    return [f"{name}.lane[{lane}]" for lane in range(lanes)]
+
+
 def either(condition: str, text: str, in_tests: str = "", otherwise: str = "") -> str:
     """A text for compilers that meet a condition, and those for others."""
     parts = [f"#if {condition}", text]
