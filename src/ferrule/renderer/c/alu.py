@@ -206,8 +206,8 @@ def _whole_part(prelude: Prelude, source: DType, target: DType, x: str) -> str:
 _STEPS: Final[dict[Step, Callable[[Prelude, DType, DType, str], str]]] = {
     Step.TEST: _is_nonzero,
     Step.CHOOSE: _converted,
-    Step.WIDEN: lambda prelude, source, target, x: prelude.call(cprelude.widened(source), x),
-    Step.NARROW: lambda prelude, source, target, x: prelude.call(cprelude.narrowed(target), x),
+    Step.WIDEN: lambda prelude, source, target, x: prelude.call(cprelude.WIDENED[source], x),
+    Step.NARROW: lambda prelude, source, target, x: prelude.call(cprelude.NARROWED[target], x),
     Step.ODD: lambda prelude, source, target, x: prelude.call(cprelude.ODD_FLOAT, x),
     Step.TRUNCATE: _whole_part,
     Step.CONVERT: _converted,

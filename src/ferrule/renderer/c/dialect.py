@@ -37,10 +37,10 @@ class Dialect:
     """The compiler's flags, so that the numbers are the interpreter's."""
     function: str
     """The qualifiers of a helper function."""
-    aligned: str
+    aligned: str = "__attribute__((aligned({bytes}))) "
     """The alignment of a variable or a struct, `{bytes}`."""
-    restrict: str
-    float_suffix: str
+    restrict: str = "restrict "
+    float_suffix: str = "f"
     """The suffix of a mathematical function on float."""
     has_blocks: bool = True
     kernel: str = ""
@@ -94,9 +94,6 @@ C: Final = Dialect(
     header=f"#include <math.h>\n#include <stdbool.h>\n\n{_INTEGERS}",
     flags=("-std=c11", "-O1", "-ffp-contract=off", "-fno-strict-aliasing"),
     function="static inline ",
-    aligned="__attribute__((aligned({bytes}))) ",
-    restrict="restrict ",
-    float_suffix="f",
     has_blocks=False,
 )
 
@@ -119,7 +116,6 @@ CUDA: Final = Dialect(
     function="static __device__ __forceinline__ ",
     aligned="alignas({bytes}) ",
     restrict="__restrict__ ",
-    float_suffix="f",
     kernel='extern "C" __global__ void ',
     launch="__launch_bounds__({threads}{blocks}) ",
     block="(i32)blockIdx.x",
@@ -170,8 +166,6 @@ typedef ulong u64;""",
     flags=("-cl-std=CL1.2", CORRECT_ROUNDING),
     # PoCL 3.1 runs barriers wrongly, now and then, in a function that it does not inline.
     function="static inline __attribute__((always_inline)) ",
-    aligned="__attribute__((aligned({bytes}))) ",
-    restrict="restrict ",
     float_suffix="",
     kernel="__kernel ",
     launch="__attribute__((reqd_work_group_size({threads}, 1, 1))) void ",

@@ -101,7 +101,7 @@ class Function:
         """The statement after one in which they have waited, if anything comes after it."""
         self.shared_bytes = 0
         self.scratch_bytes = 0
-        self.asks = bool(shared_to_ask_for(uops, target)) and bool(dialect.shared_at_launch)
+        self.asks = bool(dialect.shared_at_launch and shared_to_ask_for(uops, target))
         """True if its arrays in shared memory are in the bytes that a launch asks for."""
         self.shared_alignment = shared_alignment(uops)
         self.count = 0
@@ -175,7 +175,7 @@ class Function:
                 for name, value in zip(self.lanes[u.src[0]], self.lanes[u.src[1]], strict=True):
                     self.emit(f"{name} = {bare(value)};")
             case UOps.IF:
-                self.emit(f"if ({bare(self.scalar(u.src[0]))}) {{")
+                self.emit(f"{_guard(self.scalar(u.src[0]))}{{")
                 self.depth += 1
             case UOps.END | UOps.ENDIF if not self.is_block(u.src[0]):
                 self.close()
@@ -439,24 +439,22 @@ class Function:
             texts = [_plus(texts[0], lane) for lane in range(lanes)]
         return [f"{self.pointers[pointer]}[{bare(text)}]" for text in texts]
 
-    def masks(self, u: UOp, position: int) -> list[str] | None:
-        """The mask of each lane; None if all are on."""
-        masks = self.lanes[u.src[position]] if len(u.src) > position else None
-        return None if masks is not None and set(masks) == {"true"} else masks
-
-    def parts(
-        self, u: UOp, dtype: DType, lanes: int, masks: Sequence[str] | None, *indices: UOp
-    ) -> list[tuple[int, int]]:
-        """(first lane, number of lanes) of each access of a LOAD, STORE or COPY."""
+    def accesses(
+        self, u: UOp, pointer: UOp, lanes: int, mask: Sequence[UOp], *indices: UOp
+    ) -> list[tuple[int, int, str | None]]:
+        """(first lane, number of lanes, mask) of each access of a LOAD, STORE or COPY."""
+        masks = self.lanes[mask[0]] if mask else ["true"] * lanes
         is_aligned = isinstance(u.arg, int) and all(index.lanes == 1 for index in indices)
-        is_one = masks is None or len(set(masks)) == 1
-        return pieces(lanes, dtype.itemsize, u.arg if is_aligned and is_one else 1)
+        multiple = u.arg if is_aligned and len(set(masks)) == 1 else 1
+        parts = pieces(lanes, dtype_of(pointer).itemsize, multiple)
+        all_on = set(masks) == {"true"}
+        return [(first, n, None if all_on else masks[first]) for first, n in parts]
 
     def load(self, u: UOp) -> list[str]:
-        elements, masks = self.elements(u.src[0], u.src[1], u.lanes), self.masks(u, 2)
-        names, found = self.names(u), []
-        for first, lanes in self.parts(u, dtype_of(u), u.lanes, masks, u.src[1]):
-            mask = masks[first] if masks is not None else None
+        pointer, index = u.src[:2]
+        elements, names = self.elements(pointer, index, u.lanes), self.names(u)
+        found = []
+        for first, lanes, mask in self.accesses(u, pointer, u.lanes, u.src[2:], index):
             if lanes > 1:
                 found += self.load_vector(u, elements[first], lanes, mask)
                 continue
@@ -478,38 +476,35 @@ class Function:
             self.emit(f"const {kind} {name} = {place};")
         else:
             self.emit(f"{kind} {name} = {struct(['0'] * lanes)};")
-            self.emit(f"if ({bare(mask)}) {name} = {place};")
+            self.emit(f"{_guard(mask)}{name} = {place};")
         elements = lanes_of(name, lanes)
         return [f"({x} != 0)" for x in elements] if u.dtype is dtypes.bool else elements
 
     def store(self, u: UOp) -> None:
         pointer, index, value = u.src[:3]
-        elements, masks = self.elements(pointer, index, value.lanes), self.masks(u, 3)
+        elements = self.elements(pointer, index, value.lanes)
         values = [bare(lane) for lane in self.lanes[value]]
-        for first, lanes in self.parts(u, dtype_of(value), value.lanes, masks, index):
+        for first, lanes, mask in self.accesses(u, pointer, value.lanes, u.src[3:], index):
             target, new = elements[first], values[first]
             if lanes > 1:
                 kind = self.prelude.vector(memory_type(dtype_of(value)), lanes)
                 new = f"v{self.number()}"
                 self.emit(f"const {kind} {new} = {struct(values[first : first + lanes])};")
                 target = f"*({self.space(pointer)}{kind} *)&{target}"
-            guard = f"if ({bare(masks[first])}) " if masks is not None else ""
-            self.emit(f"{guard}{target} = {new};")
+            self.emit(f"{_guard(mask)}{target} = {new};")
 
     def copy(self, u: UOp) -> None:
         """Emit copies of adjacent elements, as far as they are aligned; of others one by one."""
-        to, to_index, source, index = u.src[:4]
-        dtype, masks = dtype_of(to), self.masks(u, 4)
+        to, to_index, source, index, mask, *only_if = u.src
         here, there = self.elements(to, to_index, u.lanes), self.elements(source, index, u.lanes)
-        guard = f"if ({bare(self.scalar(u.src[5]))}) " if len(u.src) > 5 else ""
-        for first, lanes in self.parts(u, dtype, u.lanes, masks, to_index, index):
-            helper = copy_ahead(self.prelude, dtype, lanes)
-            kind = self.prelude.vector(memory_type(dtype), lanes)
+        guard = _guard(self.scalar(only_if[0]) if only_if else None)
+        for first, lanes, valid in self.accesses(u, to, u.lanes, [mask], to_index, index):
+            kind = self.prelude.vector(memory_type(dtype_of(to)), lanes)
             call = self.prelude.call(
-                helper,
+                copy_ahead(self.prelude, dtype_of(to), lanes),
                 f"({self.dialect.to_shared}{kind} *)&{here[first]}",
                 f"({self.dialect.device}const {kind} *)&{there[first]}",
-                bare(masks[first]) if masks is not None else "true",
+                bare(valid or "true"),
             )
             self.emit(f"{guard}{call};")
 
@@ -538,6 +533,11 @@ class Function:
             return False
         ends = [s.src[0] if s.op is UOps.CAST else s for s in u.src[:2]]
         return [s.op for s in ends] == [UOps.START, UOps.STOP]
+
+
+def _guard(mask: str | None) -> str:
+    """The beginning of a statement that is done if a mask is true."""
+    return f"if ({bare(mask)}) " if mask else ""
 
 
 def _plus(index: str, offset: int) -> str:

@@ -9,13 +9,12 @@ from __future__ import annotations
 
 import textwrap
 from collections.abc import Iterable
-from functools import cache
 from typing import final
 
 from ferrule.base.records import dataclass
 from ferrule.ir.dtype import DType, dtypes
 from ferrule.renderer.c.dialect import Dialect, type_of
-from ferrule.renderer.float8 import FORMATS, Format
+from ferrule.renderer.float8 import FORMATS
 
 SHIM = "defined(FERRULE_SHIM)"  # in the tests, which define functions with CUDA's names
 _UNSIGNED_BITS = {"float": "u32", "double": "u64"}
@@ -116,14 +115,12 @@ def _aligned(dialect: Dialect) -> str:
 # -- bits ------------------------------------------------------------------------------------------
 
 
-@cache
 def bits_of(kind: str) -> Helper:
     """The bits of a float or a double."""
     whole = _UNSIGNED_BITS[kind]
     return _same_bits(f"bits_of_{kind}", kind, whole)
 
 
-@cache
 def of_bits(kind: str) -> Helper:
     """The float or double that has these bits."""
     return _same_bits(f"{kind}_of_bits", _UNSIGNED_BITS[kind], kind)
@@ -261,10 +258,11 @@ return float_of_bits((bits_of_float(near) - too_far) | inexact);""",
 )
 
 
-def _float_of_float8(name: str, f: Format) -> Helper:
+def _float_of_float8(dtype: DType) -> Helper:
     """float from a float8: its bits, shifted to their places in a float32, are the number times
     2**(bias - 127).
     """
+    f, name = FORMATS[dtype], dtype.name.removeprefix("float8_")
     body = f"""const u32 size = x & 0x7Fu;
 const u32 moved = size << {f.shift};
 const u32 finite = bits_of_float(float_of_bits(moved) * 0x1p+{127 - f.bias}f);
@@ -273,10 +271,11 @@ return float_of_bits(number | (x & 0x80u) << 24);"""
     return Helper(f"float_of_{name}", "float", "u8 x", body, (_BITS, _FLOAT))
 
 
-def _float8_of_float(name: str, f: Format) -> Helper:
+def _float8_of_float(dtype: DType) -> Helper:
     """A float8 from float; a subnormal is rounded by adding a number whose last bit is
     their step.
     """
+    f, name = FORMATS[dtype], dtype.name.removeprefix("float8_")
     least = (127 - f.bias + 1) << 23
     step = 1 - f.bias - f.fraction + 23
     rounds = f"(size >> {f.shift} & 1u) + {(1 << (f.shift - 1)) - 1:#x}u"
@@ -289,28 +288,25 @@ return (u8)(sign | (finite > {f.largest:#x}u ? {f.overflow:#x}u : finite));"""
     return Helper(f"{name}_of_float", "u8", "float x", body, (_BITS, _FLOAT))
 
 
-@cache
-def widened(dtype: DType) -> Helper:
-    """float from the bits of a narrower float."""
-    if dtype in FORMATS:
-        return _float_of_float8(dtype.name.removeprefix("float8_"), FORMATS[dtype])
-    return FLOAT_OF_HALF if dtype is dtypes.float16 else FLOAT_OF_BFLOAT16
-
-
-@cache
-def narrowed(dtype: DType) -> Helper:
-    """The bits of a narrower float nearest to a float; ties to even."""
-    if dtype in FORMATS:
-        return _float8_of_float(dtype.name.removeprefix("float8_"), FORMATS[dtype])
-    return HALF_OF_FLOAT if dtype is dtypes.float16 else BFLOAT16_OF_FLOAT
-
+WIDENED = {
+    dtypes.float16: FLOAT_OF_HALF,
+    dtypes.bfloat16: FLOAT_OF_BFLOAT16,
+    **{dtype: _float_of_float8(dtype) for dtype in FORMATS},
+}
+"""float from the bits of a narrower float."""
+NARROWED = {
+    dtypes.float16: HALF_OF_FLOAT,
+    dtypes.bfloat16: BFLOAT16_OF_FLOAT,
+    **{dtype: _float8_of_float(dtype) for dtype in FORMATS},
+}
+"""The bits of a narrower float nearest to a float; ties to even."""
 
 PAIRED = (dtypes.float16, dtypes.bfloat16)  # dtypes of which two numbers are rounded together
 
 
 def narrowed_pair(dtype: DType) -> Helper:
     """The bits of two numbers, the first in the lower half."""
-    one = narrowed(dtype)
+    one = NARROWED[dtype]
     body = f"return {one.name}(x) | (u32){one.name}(y) << 16;"
     name = one.name.replace("_of_float", "x2_of_floats")
     return Helper(name, "u32", "float x, float y", body, (one,))

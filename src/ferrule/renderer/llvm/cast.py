@@ -22,6 +22,13 @@ def _has_half(target: Target) -> bool:
     return target.arch == "aarch64" or "+f16c" in target.features.split(",")
 
 
+def _by_half(x: Value, first: str, second: str, target: DType) -> Value:
+    """Two conversions, by way of LLVM's own type for float16."""
+    half, result = (vector(kind, x.lanes) for kind in ("half", register_type(target)))
+    between = x.code.assign(f"{first} {x} to {half}")
+    return x.made(f"{second} {half} {between} to {result}", target)
+
+
 def _widened(x: Value, target: DType) -> Value:
     """float32 from the bits of a narrower float."""
     if x.dtype in FORMATS:
@@ -30,9 +37,7 @@ def _widened(x: Value, target: DType) -> Value:
         return (x.bits.resized(dtypes.uint32) << 16).view(target)
     if not _has_half(x.code.target):
         return expand.half_to_float(x)
-    kind = vector("half", x.lanes)
-    half = x.code.assign(f"bitcast {x} to {kind}")
-    return x.made(f"fpext {kind} {half} to {vector('float', x.lanes)}", target)
+    return _by_half(x, "bitcast", "fpext", target)
 
 
 def _bfloat16_bits(x: Value) -> Value:
@@ -53,9 +58,7 @@ def _narrowed(x: Value, target: DType) -> Value:
         return _bfloat16_bits(x).convert("trunc", target)
     if not _has_half(x.code.target):
         return expand.float_to_half(x)
-    kind = vector("half", x.lanes)
-    half = x.code.assign(f"fptrunc {x} to {kind}")
-    return x.made(f"bitcast {kind} {half} to {vector('i16', x.lanes)}", target)
+    return _by_half(x, "fptrunc", "bitcast", target)
 
 
 def _odd_float(x: Value, target: DType) -> Value:

@@ -366,12 +366,9 @@ class _Function(Code):
 
 def _bounds(u: UOp) -> tuple[UOp, int] | None:
     """The integer x and the number n, if an operation means `0 <= x and x < n`."""
-    if u.op is not UOps.ALU or u.arg is not ExprOp.AND:
+    if u.arg is not ExprOp.AND or any(s.arg is not ExprOp.CMPLT for s in u.src):
         return None
-    tests = [s for s in u.src if s.op is UOps.ALU and s.arg is ExprOp.CMPLT]
-    if len(tests) != 2:
-        return None
-    for low, high in (tests, tests[::-1]):
+    for low, high in (u.src, u.src[::-1]):
         (negated, one), (x, stop) = low.src, high.src
         is_negated = negated.op is UOps.ALU and negated.arg is ExprOp.MUL and negated.src[0] is x
         if not is_negated or _number(one) != 1 or _number(negated.src[1]) != -1:
