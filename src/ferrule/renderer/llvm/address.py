@@ -48,7 +48,7 @@ def terms_of(index: UOp) -> tuple[list[UOp], int]:
     return terms, number
 
 
-def needed(uops: Sequence[UOp]) -> set[UOp]:
+def computed_values(uops: Sequence[UOp]) -> set[UOp]:
     """The UOps that have to be computed: all but the sums that are only part of addresses."""
     found: set[UOp] = set()
     for u in reversed(uops):

@@ -19,7 +19,7 @@ from ferrule.ir.expr import ExprOp
 from ferrule.ir.target import Target
 from ferrule.renderer.base import Renderer, RenderError, dtype_of, until_extent
 from ferrule.renderer.llvm import tile
-from ferrule.renderer.llvm.address import Addresses, is_address, is_sum, needed, terms_of
+from ferrule.renderer.llvm.address import Addresses, computed_values, is_address, is_sum, terms_of
 from ferrule.renderer.llvm.alu import alu
 from ferrule.renderer.llvm.cast import bitcast, cast
 from ferrule.renderer.llvm.value import Code, Value, constant, letter, memory_type, vector
@@ -198,15 +198,18 @@ class _Function(Code):
                 f"scratch {name}: {self.local_bytes} bytes in all do not fit the stack of a "
                 f"thread; keep it below {MAX_LOCAL_BYTES}, by smaller tiles"
             )
-        pointer = f"%{_plain(name)}.{self.number()}"
-        self.entry.append(f"  {pointer} = alloca [{size} x {memory_type(dtype)}], align 64")
-        return self.named(u, pointer)
+        return self.allocated(u, name, f"[{size} x {memory_type(dtype)}], align 64")
 
     def register(self, u: UOp) -> Value:
         value = self.values[u.src[0]]
-        pointer = f"%{_plain(u.arg)}.{self.number()}"
-        self.entry.append(f"  {pointer} = alloca {value.type}")
-        self.emit(f"store {value}, ptr {pointer}")
+        register = self.allocated(u, u.arg, value.type)
+        self.emit(f"store {value}, ptr {register.name}")
+        return register
+
+    def allocated(self, u: UOp, name: object, text: str) -> Value:
+        """The pointer to new memory on the stack."""
+        pointer = f"%{_plain(name)}.{self.number()}"
+        self.entry.append(f"  {pointer} = alloca {text}")
         return self.named(u, pointer)
 
     def address(self, u: UOp) -> str:
@@ -383,8 +386,7 @@ def _number(u: UOp) -> int | None:
     """The integer that a value is in all lanes, if it is known."""
     if u.op is UOps.SPLAT:
         u = u.src[0]
-    is_integer = u.op is UOps.CONST and u.dtype is not None and dtypes.is_int(u.dtype)
-    return int(u.arg) if is_integer else None
+    return int(u.arg) if u.op is UOps.CONST and dtypes.is_int(dtype_of(u)) else None
 
 
 def _halves(x: Value, combine: Callable[[Value, Value], Value]) -> Value:
@@ -396,35 +398,6 @@ def _halves(x: Value, combine: Callable[[Value, Value], Value]) -> Value:
         else:
             x = combine(x.shuffled(range(half)), x.shuffled(range(half, x.lanes)))
     return x
-
-
-def _extent_function(target: Target, declared: set[str], name: str, uops: Sequence[UOp]) -> str:
-    function = _Function(target, declared, [])
-    before, extent = until_extent(name, uops)
-    for u in before:
-        function.add(u)
-    function.emit(f"ret i64 {function.name(extent.src[0])}")
-    return function.text(f'i64 @"{name}.extent"(ptr %args)')
-
-
-def _main_function(
-    target: Target, declared: set[str], metadata: list[str], name: str, uops: Sequence[UOp]
-) -> str:
-    function = _Function(target, declared, metadata)
-    computed = needed(uops)
-    uses_tiles = any(u.op in OF_TILES for u in uops)
-    if uses_tiles:
-        tile.configure(function)
-    for u in uops:
-        if u in computed or not is_sum(u):
-            function.add(u)
-    if uses_tiles:
-        tile.release(function)
-    if function.streams:
-        # Stores past the caches are not ordered with others, and another thread may read them.
-        function.call("llvm.x86.sse.sfence", "void")
-    function.emit("ret void")
-    return function.text(f'void @"{name}"(ptr %args, i64 %start, i64 %stop)')
 
 
 def _attributes(target: Target) -> str:
@@ -450,10 +423,33 @@ class LLVMRenderer(Renderer):
             RenderError: no EXTENT, arithmetic on a dtype that is for storage only, scratch that
                 does not fit the stack, or an operation that has to be expanded first.
         """
-        declared: set[str] = set()
+        needed: set[str] = set()
         metadata: list[str] = []
-        main = _main_function(self.target, declared, metadata, name, uops)
-        extent = _extent_function(self.target, declared, name, uops)
+        main = self._main(name, uops, _Function(self.target, needed, metadata))
+        extent = self._extent(name, uops, _Function(self.target, needed, []))
         nodes = [f"!{i} = {text}" for i, text in enumerate(metadata)]
-        parts = [main, extent, *sorted(declared), _attributes(self.target), *nodes]
+        parts = [main, extent, *sorted(needed), _attributes(self.target), *nodes]
         return "\n".join(parts) + "\n"
+
+    def _main(self, name: str, uops: Sequence[UOp], function: _Function) -> str:
+        computed = computed_values(uops)
+        uses_tiles = any(u.op in OF_TILES for u in uops)
+        if uses_tiles:
+            tile.configure(function)
+        for u in uops:
+            if u in computed or not is_sum(u):
+                function.add(u)
+        if uses_tiles:
+            tile.release(function)
+        if function.streams:
+            # Stores past the caches are not ordered with others, and another thread may read them.
+            function.call("llvm.x86.sse.sfence", "void")
+        function.emit("ret void")
+        return function.text(f'void @"{name}"(ptr %args, i64 %start, i64 %stop)')
+
+    def _extent(self, name: str, uops: Sequence[UOp], function: _Function) -> str:
+        before, extent = until_extent(name, uops)
+        for u in before:
+            function.add(u)
+        function.emit(f"ret i64 {function.name(extent.src[0])}")
+        return function.text(f'i64 @"{name}.extent"(ptr %args)')
