@@ -15,6 +15,7 @@ from __future__ import annotations
 import math
 import struct
 from collections.abc import Callable, Sequence
+from functools import cache
 from typing import Final, TypeAlias, final
 
 from ferrule.ir.dtype import DType, dtype_from_name, dtypes
@@ -22,6 +23,7 @@ from ferrule.ir.target import Target
 from ferrule.renderer.base import STORAGE_ONLY, storage_bits
 
 _REALS: Final = {dtypes.float32: "float", dtypes.float64: "double"}
+_SIGNED: Final = frozenset({dtypes.int8, dtypes.int16, dtypes.int32, dtypes.int64})
 
 
 def register_type(dtype: DType) -> str:
@@ -39,6 +41,11 @@ def memory_type(dtype: DType) -> str:
 def vector(kind: str, lanes: int) -> str:
     """The type of `lanes` values; a single one is a scalar."""
     return kind if lanes == 1 else f"<{lanes} x {kind}>"
+
+
+@cache
+def _type(dtype: DType, lanes: int) -> str:
+    return vector(register_type(dtype), lanes)
 
 
 def letter(kind: str) -> str:
@@ -131,8 +138,9 @@ def _operator(on_floats: str, on_signed: str = "", on_unsigned: str = "") -> Ope
     on_unsigned = on_unsigned or on_signed
 
     def emit(self: Value, other: Operand) -> Value:
-        instruction = on_signed if self.is_signed else on_unsigned
-        return self.op(on_floats if self.is_real else instruction, other)
+        if self.is_real:
+            return self.op(on_floats, other)
+        return self.op(on_signed if self.is_signed else on_unsigned, other)
 
     return emit
 
@@ -159,7 +167,7 @@ class Value:
 
     @property
     def type(self) -> str:
-        return vector(register_type(self.dtype), self.lanes)
+        return _type(self.dtype, self.lanes)
 
     @property
     def is_real(self) -> bool:
@@ -168,7 +176,7 @@ class Value:
 
     @property
     def is_signed(self) -> bool:
-        return dtypes.is_int(self.dtype) and not dtypes.is_unsigned(self.dtype)
+        return self.dtype in _SIGNED
 
     def made(self, text: str, dtype: DType | None = None, lanes: int | None = None) -> Value:
         """The result of an instruction; its dtype and lanes if they differ."""
@@ -181,10 +189,9 @@ class Value:
     # -- arithmetic --------------------------------------------------------------------------------
 
     def op(self, instruction: str, *others: Operand) -> Value:
-        operands = [x if isinstance(x, Value) else self.constant(x) for x in others]
-        names = ", ".join(x.name for x in (self, *operands))
-        compares = instruction.startswith(("icmp", "fcmp"))
-        return self.made(f"{instruction} {self.type} {names}", dtypes.bool if compares else None)
+        names = [x.name if isinstance(x, Value) else self.constant(x).name for x in others]
+        text = f"{instruction} {self.type} {', '.join([self.name, *names])}"
+        return self.made(text, dtypes.bool if "cmp" in instruction else None)
 
     def intrinsic(self, name: str, *others: Value) -> Value:
         suffix = ("" if self.lanes == 1 else f"v{self.lanes}") + letter(register_type(self.dtype))
