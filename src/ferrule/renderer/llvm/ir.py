@@ -66,6 +66,11 @@ class _Function(Code):
 
     def add(self, u: UOp) -> None:
         """Render one UOp."""
+        value_of = _VALUES.get(u.op)
+        if value_of is not None:
+            self.values[u] = value_of(self, u)
+            self.addresses.define(self.name(u))
+            return
         match u.op:
             case UOps.STORE:
                 self.store(u)
@@ -90,52 +95,28 @@ class _Function(Code):
             case UOps.EXTENT:
                 pass
             case _:
-                self.values[u] = self.value(u)
-                self.addresses.define(self.name(u))
-
-    def value(self, u: UOp) -> Value:
-        """The value of a UOp; of a pointer, its name."""
-        match u.op:
-            case UOps.PARAM:
-                return self.made(u, f"load ptr, ptr {self.slot(u)}, align 8")
-            case UOps.VALUE:
-                return self.made(u, f"load i64, ptr {self.slot(u)}, align 8")
-            case UOps.START | UOps.STOP:
-                return self.named(u, f"%{u.op.name.lower()}")
-            case UOps.CONST:
-                return constant(self, dtype_of(u), u.lanes, u.arg)
-            case UOps.IOTA:
-                numbers = ", ".join(f"i64 {lane}" for lane in range(u.lanes))
-                return self.named(u, "0" if u.lanes == 1 else f"<{numbers}>")
-            case UOps.ALU:
-                return self.alu(u)
-            case UOps.CAST:
-                return cast(self.values[u.src[0]], dtype_of(u))
-            case UOps.BITCAST:
-                return bitcast(self.values[u.src[0]], dtype_of(u), u.lanes)
-            case UOps.SPLAT:
-                return self.splat(u)
-            case UOps.EXTRACT:
-                return self.values[u.src[0]].lane(u.arg)
-            case UOps.SHUFFLE:
-                return self.shuffle(u)
-            case UOps.HREDUCE:
-                return self.halve(u)
-            case UOps.LOCAL:
-                return self.local(u)
-            case UOps.LOAD:
-                return self.load(u)
-            case UOps.REG:
-                return self.register(u)
-            case UOps.GET:
-                register = self.values[u.src[0]]
-                return self.made(u, f"load {register.type}, ptr {register.name}")
-            case _:
                 raise RenderError(f"{u.op.name} has no value")
 
-    def slot(self, u: UOp) -> str:
-        offset = _SLOT_BYTES * u.arg
-        return self.assign(f"getelementptr i8, ptr %args, i64 {offset}") if offset else "%args"
+    # -- values ------------------------------------------------------------------------------------
+
+    def given(self, u: UOp) -> Value:
+        """The first chunk, or the one after the last."""
+        return self.named(u, f"%{u.op.name.lower()}")
+
+    def argument(self, u: UOp) -> Value:
+        """A pointer or a number from the argument table."""
+        offset, slot = _SLOT_BYTES * u.arg, "%args"
+        if offset:
+            slot = self.assign(f"getelementptr i8, ptr %args, i64 {offset}")
+        kind = "ptr" if u.op is UOps.PARAM else "i64"
+        return self.made(u, f"load {kind}, ptr {slot}, align 8")
+
+    def iota(self, u: UOp) -> Value:
+        numbers = ", ".join(f"i64 {lane}" for lane in range(u.lanes))
+        return self.named(u, "0" if u.lanes == 1 else f"<{numbers}>")
+
+    def operand(self, u: UOp) -> Value:
+        return self.values[u.src[0]]
 
     def alu(self, u: UOp) -> Value:
         bounds = _bounds(u)
@@ -145,7 +126,7 @@ class _Function(Code):
         return alu(u.arg, *(self.values[s] for s in u.src))
 
     def splat(self, u: UOp) -> Value:
-        scalar = self.values[u.src[0]]
+        scalar = self.operand(u)
         if u.lanes == 1:
             return scalar
         if not scalar.name.startswith("%"):
@@ -179,7 +160,7 @@ class _Function(Code):
 
         A NaN is searched in all lanes at once, not at every step of a chain of maxima.
         """
-        x = self.values[u.src[0]]
+        x = self.operand(u)
         if u.arg is not ExprOp.MAX or not x.is_real:
             return _halves(x, lambda a, b: alu(u.arg, a, b))
         bits = self.assign(f"bitcast {x.is_nan()} to i{x.lanes}")
@@ -201,10 +182,14 @@ class _Function(Code):
         return self.allocated(u, name, f"[{size} x {memory_type(dtype)}], align 64")
 
     def register(self, u: UOp) -> Value:
-        value = self.values[u.src[0]]
+        value = self.operand(u)
         register = self.allocated(u, u.arg, value.type)
         self.emit(f"store {value}, ptr {register.name}")
         return register
+
+    def get(self, u: UOp) -> Value:
+        register = self.operand(u)
+        return self.made(u, f"load {register.type}, ptr {register.name}")
 
     def allocated(self, u: UOp, name: object, text: str) -> Value:
         """The pointer to new memory on the stack."""
@@ -365,6 +350,28 @@ class _Function(Code):
         self.branch(self.name(u.src[0]), f"then.{number}", f"endif.{number}")
         self.label(f"then.{number}")
         self.addresses.open_branch()
+
+
+_VALUES: Final[dict[UOps, Callable[[_Function, UOp], Value]]] = {
+    UOps.PARAM: _Function.argument,
+    UOps.VALUE: _Function.argument,
+    UOps.START: _Function.given,
+    UOps.STOP: _Function.given,
+    UOps.CONST: lambda f, u: constant(f, dtype_of(u), u.lanes, u.arg),
+    UOps.IOTA: _Function.iota,
+    UOps.ALU: _Function.alu,
+    UOps.CAST: lambda f, u: cast(f.operand(u), dtype_of(u)),
+    UOps.BITCAST: lambda f, u: bitcast(f.operand(u), dtype_of(u), u.lanes),
+    UOps.SPLAT: _Function.splat,
+    UOps.EXTRACT: lambda f, u: f.operand(u).lane(u.arg),
+    UOps.SHUFFLE: _Function.shuffle,
+    UOps.HREDUCE: _Function.halve,
+    UOps.LOCAL: _Function.local,
+    UOps.LOAD: _Function.load,
+    UOps.REG: _Function.register,
+    UOps.GET: _Function.get,
+}
+"""The function for the value of each UOp that has one; of a pointer, its name."""
 
 
 def _bounds(u: UOp) -> tuple[UOp, int] | None:
