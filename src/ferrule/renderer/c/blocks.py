@@ -33,7 +33,7 @@ from ferrule.renderer.c.prelude import (
 
 _COMMUTES: Final = frozenset({ExprOp.ADD, ExprOp.MUL, ExprOp.AND, ExprOp.OR, ExprOp.XOR})
 _WARP_GROUPS_IF: Final = f"!{SHIM} && defined(__CUDA_ARCH_FEAT_SM90_ALL)"
-_PAIRS: Final = {dtypes.float16: "f16", dtypes.bfloat16: "bf16"}
+_NAMES: Final = {dtypes.float16: "f16", dtypes.bfloat16: "bf16"}
 # The types that a warp can exchange; narrower values go as integers.
 _EXCHANGED: Final = frozenset({"i32", "u32", "i64", "u64", "float", "double"})
 
@@ -172,34 +172,25 @@ asm("mma.sync.aligned.m16n8k16.row.col.f32.{kind}.{kind}.f32 "
     : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));"""
 
 
-def _array(kind: str, name: str, values: Sequence[str]) -> str:
-    """The declaration of an array that has these values."""
-    return f"const {kind} {name}[{len(values)}] = {{{', '.join(values)}}};"
-
-
-def _names(name: str, count: int) -> list[str]:
-    return [f"{name}{i}_" for i in range(count)]
-
-
 def mma(prelude: Prelude, source: DType) -> Helper:
     """The function that multiplies matrices by a warp: `(thread, elements of a, of b, of c)`."""
     by = matrix_intrinsic(source)
     assert by is not None, f"no matrices of {source}"
     result = prelude.vector("float", 4)
-    a, b, c = map(_names, "abc", by.held)
+    a, b, c = ([f"{x}{i}_" for i in range(n)] for x, n in zip("abc", by.held, strict=True))
     needs: tuple[Helper, ...] = ()
     if by is MMA_TF32:
         kind, held, kept = "tf32", "float", "u32"
         instruction, exchange = _MMA_TF32_INSTRUCTION, _MMA_TF32_BY_EXCHANGE
         bits, needs = "bits_of_float({})", (bits_of("float"), of_bits("float"))
     else:
-        kind, held, kept, bits = _PAIRS[source], "u16", "u16", "{}"
+        kind, held, kept, bits = _NAMES[source], "u16", "u16", "{}"
         left, right = (cast(prelude, source, dtypes.float32, x) for x in ("x", "y"))
         instruction = _MMA_INSTRUCTION.format(kind=kind)
         exchange = _MMA_BY_EXCHANGE.format(left=left, right=right)
     body = [
-        _array(kept, "a", [bits.format(x) for x in a]),
-        _array(kept, "b", [bits.format(x) for x in b]),
+        f"const {kept} a[{len(a)}] = {{{', '.join(map(bits.format, a))}}};",
+        f"const {kept} b[{len(b)}] = {{{', '.join(map(bits.format, b))}}};",
         f"{result} c = {struct(c)};",
         either(prelude.dialect.instructions_if, instruction, otherwise=exchange),
         "return c;",
@@ -253,17 +244,17 @@ def wgmma(prelude: Prelude, source: DType, results: int, layouts: tuple[int | No
     elements in the arrays a and b. If threads hold the left operand, they are `(thread, elements of
     a, b, beside, elements of c)`.
     """
-    kind = _PAIRS[source]
+    kind = _NAMES[source]
     result, (above, distance) = prelude.vector("float", results), layouts
-    c = _names("c", results)
+    c = [f"c{i}_" for i in range(results)]
     x, y = (cast(prelude, source, dtypes.float32, name) for name in "xy")
     lines = [f"{result} c = {struct(c)};"]
     descriptors = [_descriptor("right", "b + beside", distance)]
     turned = [distance]
     if above is None:
-        a = _names("a", WGMMA.held[0])
+        a = [f"a{i}_" for i in range(WGMMA.held[0])]
         parameters, first, taken = [f"u16 {name}" for name in a], "lane / 4", _LEFT_HELD
-        lines.append(_array("u16", "a", a))
+        lines.append(f"const u16 a[{len(a)}] = {{{', '.join(a)}}};")
         pairs = zip(a[::2], a[1::2], strict=True)
         inputs = [f'"r"({low} | (u32){high} << 16)' for low, high in pairs]
     else:
