@@ -16,6 +16,7 @@ from ferrule.codegen.interpret.arithmetic import (
     mma,
     operation,
     tile_dot,
+    unfolded,
 )
 from ferrule.codegen.interpret.memory import AccessError, Copy, Memory, Users
 from ferrule.codegen.intrinsics import TILE, WARP, WGMMA, matrix_intrinsic, of_warp_groups
@@ -417,6 +418,11 @@ def _side_by_side(parts: Sequence[Array]) -> Array:
     return numpy.concatenate([numpy.broadcast_to(x, (rows, x.shape[1])) for x in parts], 1)
 
 
+def _warps(x: Array) -> list[Array]:
+    """The part of each warp of a value that has a row for each thread."""
+    return [x[i : i + WARP] for i in range(0, len(x), WARP)]
+
+
 def threads_of(uops: Sequence[UOp]) -> int:
     """The number of threads that do a chunk of a program together."""
     return next((u.arg or 1 for u in uops if u.op is UOps.EXTENT), 1)
@@ -480,12 +486,9 @@ class Block:
         """
         left = None
         if u.src[0].op is not UOps.SHARED:
-            held = self._of_all(u.src[0])
-            left = numpy.zeros((len(held) // WARP * WGMMA.rows, WGMMA.terms), held.dtype)
-            for e in range(held.shape[1]):
-                threads = numpy.arange(len(held))
-                row, term = WGMMA.left(threads % WARP, e)
-                left[threads // WARP * WGMMA.rows + row, term] = held[:, e]
+            shape = (WGMMA.rows, WGMMA.terms)
+            held = _warps(self._of_all(u.src[0]))
+            left = numpy.concatenate([unfolded(warp, WGMMA.left, shape) for warp in held])
         for machine in self.machines:
             machine.known[u] = machine.multiplied(u, left)
 
@@ -498,7 +501,7 @@ class Block:
             raise InterpretError(
                 f"{u.op.name} by {count} threads; all {WARP} of each warp take part"
             )
-        warps = [[x[i : i + WARP] for x in parts] for i in range(0, count, WARP)]
+        warps = zip(*map(_warps, parts), strict=True)
         done = [matrices(warp[0], u.arg) if by is None else mma(by, *warp) for warp in warps]
         every = numpy.concatenate(done)
         for machine in self.machines:
