@@ -14,7 +14,7 @@ from ferrule.renderer.arithmetic import Step, conversion
 from ferrule.renderer.base import STORAGE_ONLY
 from ferrule.renderer.float8 import FORMATS
 from ferrule.renderer.llvm import expand, float8
-from ferrule.renderer.llvm.value import Value, register_type, vector
+from ferrule.renderer.llvm.value import Value, type_of, vector
 
 
 def _has_half(target: Target) -> bool:
@@ -24,9 +24,9 @@ def _has_half(target: Target) -> bool:
 
 def _by_half(x: Value, first: str, second: str, target: DType) -> Value:
     """Two conversions, by way of LLVM's own type for float16."""
-    half, result = (vector(kind, x.lanes) for kind in ("half", register_type(target)))
+    half = vector("half", x.lanes)
     between = x.code.assign(f"{first} {x} to {half}")
-    return x.made(f"{second} {half} {between} to {result}", target)
+    return x.made(f"{second} {half} {between} to {type_of(target, x.lanes)}", target)
 
 
 def _widened(x: Value, target: DType) -> Value:
@@ -134,8 +134,7 @@ def bitcast(x: Value, target: DType, lanes: int) -> Value:
     if x.dtype is target:
         return x
     if x.lanes != lanes:
-        kind = vector(register_type(target), lanes)
-        return x.made(f"bitcast {x} to {kind}", target, lanes)
+        return x.made(f"bitcast {x} to {type_of(target, lanes)}", target, lanes)
     if x.dtype is dtypes.bool:
         return x.resized(dtypes.uint8).view(target)
     if target is dtypes.bool:

@@ -44,7 +44,8 @@ def vector(kind: str, lanes: int) -> str:
 
 
 @cache
-def _type(dtype: DType, lanes: int) -> str:
+def type_of(dtype: DType, lanes: int) -> str:
+    """The type of a value in a register."""
     return vector(register_type(dtype), lanes)
 
 
@@ -167,7 +168,7 @@ class Value:
 
     @property
     def type(self) -> str:
-        return _type(self.dtype, self.lanes)
+        return type_of(self.dtype, self.lanes)
 
     @property
     def is_real(self) -> bool:
@@ -246,8 +247,7 @@ class Value:
 
     def convert(self, instruction: str, dtype: DType) -> Value:
         """A conversion instruction."""
-        target = vector(register_type(dtype), self.lanes)
-        return self.made(f"{instruction} {self} to {target}", dtype)
+        return self.made(f"{instruction} {self} to {type_of(dtype, self.lanes)}", dtype)
 
     def view(self, dtype: DType) -> Value:
         """The same bits as another dtype of the same size."""
