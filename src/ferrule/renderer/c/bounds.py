@@ -34,10 +34,6 @@ def within(inner: Bounds, outer: Bounds) -> bool:
     return outer[0] <= inner[0] and inner[1] <= outer[1]
 
 
-def _is_whole(dtype: DType | None) -> bool:
-    return dtype is not None and not dtypes.is_float(dtype)
-
-
 def _corners(function: Callable[[int, int], int], a: Bounds, b: Bounds) -> Bounds:
     """The bounds of a function that has no extremum inside."""
     found = [function(x, y) for x in a for y in b]
@@ -96,6 +92,8 @@ def bounds(uops: Sequence[UOp], has_blocks: bool) -> dict[UOp, Bounds]:
         return value if within(value, everything) else everything
 
     for u in uops:
+        if u.dtype is not None and dtypes.is_float(u.dtype):
+            continue
         match u.op:
             case UOps.EXTENT:
                 threads = u.arg or 1
@@ -108,19 +106,19 @@ def bounds(uops: Sequence[UOp], has_blocks: bool) -> dict[UOp, Bounds]:
                 found[u] = (0, threads - 1)
             case UOps.VALUE:
                 found[u] = INT32 if has_blocks else _INT64
-            case UOps.CONST if _is_whole(u.dtype):
+            case UOps.CONST:
                 found[u] = (int(u.arg), int(u.arg))
             case UOps.IOTA:
                 found[u] = (0, u.lanes - 1)
             case UOps.LOOP:
                 first, last = known(u.src[0])[0], known(u.src[1])[1] - 1
                 found[u] = (first, max(first, last))
-            case UOps.SPLAT | UOps.EXTRACT | UOps.CAST if _is_whole(u.src[0].dtype):
+            case UOps.SPLAT | UOps.EXTRACT | UOps.CAST if not dtypes.is_float(dtype_of(u.src[0])):
                 found[u] = known(u.src[0])
-            case UOps.SHUFFLE if _is_whole(u.dtype):
+            case UOps.SHUFFLE:
                 parts = [known(s) for s in u.src]
                 found[u] = _union(parts[0], parts[-1])
-            case UOps.ALU if u.arg in _EXACT and _is_whole(u.dtype):
+            case UOps.ALU if u.arg in _EXACT:
                 found[u] = _EXACT[u.arg](*(known(s) for s in u.src))
             case _:
                 pass
