@@ -126,6 +126,10 @@ class Function:
     def scalar(self, u: UOp) -> str:
         return self.lanes[u][0]
 
+    def operand(self, u: UOp) -> list[str]:
+        """The lanes of the first operand."""
+        return self.lanes[u.src[0]]
+
     def kind(self, u: UOp) -> str:
         """The C type of a variable: 32 bits for a 64-bit index that needs no more."""
         dtype = dtype_of(u)
@@ -172,10 +176,10 @@ class Function:
             case UOps.STORE:
                 self.store(u)
             case UOps.SET:
-                for name, value in zip(self.lanes[u.src[0]], self.lanes[u.src[1]], strict=True):
+                for name, value in zip(self.operand(u), self.lanes[u.src[1]], strict=True):
                     self.emit(f"{name} = {bare(value)};")
             case UOps.IF:
-                self.emit(f"{_guard(self.scalar(u.src[0]))}{{")
+                self.emit(f"{_guard(self.operand(u)[0])}{{")
                 self.depth += 1
             case UOps.END | UOps.ENDIF if not self.is_block(u.src[0]):
                 self.close()
@@ -214,25 +218,23 @@ class Function:
             case UOps.CAST:
                 return self.cast(u)
             case UOps.BITCAST:
-                x = u.src[0]
-                return self.define(
-                    u, bitcast(self.prelude, dtype_of(x), dtype_of(u), self.lanes[x])
-                )
+                kinds = dtype_of(u.src[0]), dtype_of(u)
+                return self.define(u, bitcast(self.prelude, *kinds, self.operand(u)))
             case UOps.SPLAT:
-                return self.lanes[u.src[0]] * u.lanes
+                return self.operand(u) * u.lanes
             case UOps.EXTRACT:
-                return [self.lanes[u.src[0]][u.arg]]
+                return [self.operand(u)[u.arg]]
             case UOps.SHUFFLE:
                 both = [lane for s in u.src for lane in self.lanes[s]]
                 return [both[lane] for lane in u.arg]
             case UOps.HREDUCE:
                 return self.halve(u)
             case UOps.REG:
-                return self.define(u, self.lanes[u.src[0]], "acc", "")
+                return self.define(u, self.operand(u), "acc", "")
             case UOps.GET if u in self.uses.renamed:
-                return self.lanes[u.src[0]]
+                return self.operand(u)
             case UOps.GET:
-                return self.define(u, self.lanes[u.src[0]])
+                return self.define(u, self.operand(u))
             case UOps.LOAD:
                 return self.load(u)
             case UOps.ACROSS:
@@ -288,7 +290,7 @@ class Function:
 
     def cast(self, u: UOp) -> list[str]:
         x = u.src[0]
-        kind, source, target, lanes = self.kind(u), dtype_of(x), dtype_of(u), self.lanes[x]
+        kind, source, target, lanes = self.kind(u), dtype_of(x), dtype_of(u), self.operand(u)
         is_whole = not (dtypes.is_float(source) or dtypes.is_float(target))
         if is_whole and x not in self.uses.inlined and self.is_same(u, x):
             return lanes
@@ -343,7 +345,7 @@ class Function:
 
     def halve(self, u: UOp) -> list[str]:
         """Combine the lower half of the lanes with the upper until one is left."""
-        t, lanes = Arithmetic(self.prelude, dtype_of(u), type_of(dtype_of(u))), self.lanes[u.src[0]]
+        t, lanes = Arithmetic(self.prelude, dtype_of(u), type_of(dtype_of(u))), self.operand(u)
         while len(lanes) > 1:
             half = len(lanes) // 2
             pairs = zip(lanes[:half], lanes[half:], strict=True)
@@ -366,7 +368,7 @@ class Function:
             used = threads * lanes * dtype_of(u).itemsize
             self.scratch_bytes = max(self.scratch_bytes, used)
             operands.append(f"({self.dialect.to_shared}{way.kept} *)scratch")
-        values = self.lanes[u.src[0]]
+        values = self.operand(u)
         if lanes == 1:
             return self.define(u, [self.prelude.call(helper, x, *operands) for x in values])
         parts = [values[i : i + lanes] for i in range(0, u.lanes, lanes)]
