@@ -1,4 +1,6 @@
-"""What operations and casts come down to, whatever the language: a renderer has the words for it.
+"""Arithmetic that all languages share: operations on bools as logic, and casts as steps.
+
+A renderer has a table of its words for them. Casts give:
 
 | from | to | result |
 |---|---|---|
