@@ -141,9 +141,6 @@ class Function:
         name = f"{name}{self.number()}"
         return [name] if u.lanes == 1 else [f"{name}_{i}" for i in range(u.lanes)]
 
-    def declare(self, kind: str, name: str, value: str) -> None:
-        self.emit(f"{kind} {name} = {bare(value)};")
-
     def define(
         self, u: UOp, values: Sequence[str], name: str = "t", how: str = "const "
     ) -> list[str]:
@@ -231,10 +228,8 @@ class Function:
                 return self.halve(u)
             case UOps.REG:
                 return self.define(u, self.operand(u), "acc", "")
-            case UOps.GET if u in self.uses.renamed:
-                return self.operand(u)
             case UOps.GET:
-                return self.define(u, self.operand(u))
+                return self.expression(u, self.operand(u))
             case UOps.LOAD:
                 return self.load(u)
             case UOps.ACROSS:
@@ -283,8 +278,8 @@ class Function:
     # -- arithmetic --------------------------------------------------------------------------------
 
     def expression(self, u: UOp, values: Sequence[str]) -> list[str]:
-        """The values, if they are used once, or a variable for each."""
-        if u in self.uses.inlined:
+        """The values, if they need no variables, or a variable for each."""
+        if u in self.uses.unnamed:
             return [atom(value) for value in values]
         return self.define(u, values)
 
@@ -296,8 +291,10 @@ class Function:
             return lanes
         if is_whole and kind == self.kind(x):
             return self.expression(u, lanes)
-        if self.is_by_pairs(source, target, u.lanes):
-            return self.cast_pairs(target, lanes)
+        are_pairs = source is dtypes.float32 and u.lanes % 2 == 0
+        pair = cprelude.PAIRS.get(target) if are_pairs else None
+        if pair is not None and pair.name in self.dialect.instructions:
+            return self.cast_pairs(pair, target, lanes)
         target = dtypes.int32 if kind == "i32" else target
         return self.expression(u, [cast(self.prelude, source, target, lane) for lane in lanes])
 
@@ -310,14 +307,8 @@ class Function:
             return False
         return within(self.bounds[x], range_of(dtype_of(u)))
 
-    def is_by_pairs(self, source: DType, target: DType, lanes: int) -> bool:
-        """True if an instruction rounds two adjacent lanes at once."""
-        if source is not dtypes.float32 or target not in cprelude.PAIRED or lanes % 2:
-            return False
-        return cprelude.narrowed_pair(target).name in self.dialect.instructions
-
-    def cast_pairs(self, target: DType, lanes: Sequence[str]) -> list[str]:
-        helper = cprelude.narrowed_pair(target)
+    def cast_pairs(self, helper: Helper, target: DType, lanes: Sequence[str]) -> list[str]:
+        """Round two adjacent lanes at once."""
         pairs = [self.result(helper, *pair) for pair in zip(lanes[::2], lanes[1::2], strict=True)]
         return [atom(lane) for lane in bitcast(self.prelude, dtypes.uint32, target, pairs)]
 

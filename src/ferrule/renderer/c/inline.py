@@ -28,8 +28,8 @@ class Uses:
     """The form of each value of a program in a C text.
 
     `live`: values that a store, a loop, a condition or another thread depends on. `inlined`: values
-    used once, near the place where they are computed. `renamed`: register values that are used
-    before the register changes, so that the register can be read instead.
+    used once, near the place where they are computed. `unnamed`: these, and register values that
+    are used before the register changes, so that the register can be read instead.
     """
 
     def __init__(self, uops: Sequence[UOp]) -> None:
@@ -45,7 +45,8 @@ class Uses:
             if u.op is UOps.SET:
                 self.sets[u.src[0]].append(self.place[u])
         self.inlined = self._inlined(uops)
-        self.renamed = {u for u in uops if u.op is UOps.GET and self._may_rename(u)}
+        renamed = {u for u in uops if u.op is UOps.GET and self._may_rename(u)}
+        self.unnamed = self.inlined | renamed
 
     def _inlined(self, uops: Sequence[UOp]) -> set[UOp]:
         length: dict[UOp, int] = {}

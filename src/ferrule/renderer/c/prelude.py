@@ -301,15 +301,15 @@ NARROWED = {
 }
 """The bits of a narrower float nearest to a float; ties to even."""
 
-PAIRED = (dtypes.float16, dtypes.bfloat16)  # dtypes of which two numbers are rounded together
 
-
-def narrowed_pair(dtype: DType) -> Helper:
-    """The bits of two numbers, the first in the lower half."""
-    one = NARROWED[dtype]
+def _narrowed_pair(one: Helper) -> Helper:
     body = f"return {one.name}(x) | (u32){one.name}(y) << 16;"
     name = one.name.replace("_of_float", "x2_of_floats")
     return Helper(name, "u32", "float x, float y", body, (one,))
+
+
+PAIRS = {dtype: _narrowed_pair(NARROWED[dtype]) for dtype in (dtypes.float16, dtypes.bfloat16)}
+"""The bits of two numbers, the first in the lower half."""
 
 
 # -- products of packed pairs ----------------------------------------------------------------------
