@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
@@ -30,6 +31,11 @@ def storage_bits(dtype: DType, value: float) -> int:
 
     array = numpy.array([value], dtype.np)
     return int(array.view(f"u{dtype.itemsize}")[0])
+
+
+def quiet(value: float) -> float:
+    """The number; of a NaN the quiet one of the same sign."""
+    return math.copysign(math.nan, value) if math.isnan(value) else value
 
 
 class RenderError(ValueError):

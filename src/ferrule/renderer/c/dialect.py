@@ -22,7 +22,7 @@ from typing import Final, final
 
 from ferrule.base.records import dataclass
 from ferrule.ir.dtype import DType, dtypes
-from ferrule.renderer.base import STORAGE_ONLY, storage_bits
+from ferrule.renderer.base import STORAGE_ONLY, quiet, storage_bits
 
 
 @final
@@ -228,8 +228,7 @@ def is_special(dtype: DType, value: float) -> bool:
 
 def special_bits(dtype: DType, value: float) -> str:
     """The bits of an infinity, or of the quiet NaN of the same sign."""
-    kept = math.copysign(math.nan, value) if math.isnan(value) else value
-    return f"{storage_bits(dtype, kept):#x}u"
+    return f"{storage_bits(dtype, quiet(value)):#x}u"
 
 
 def _integer_literal(dtype: DType, value: int) -> str:

@@ -12,7 +12,6 @@ How a dtype is held in a register and in memory:
 
 from __future__ import annotations
 
-import math
 import struct
 from collections.abc import Callable, Sequence
 from functools import cache
@@ -20,7 +19,7 @@ from typing import Final, TypeAlias, final
 
 from ferrule.ir.dtype import DType, dtype_from_name, dtypes
 from ferrule.ir.target import Target
-from ferrule.renderer.base import STORAGE_ONLY, storage_bits
+from ferrule.renderer.base import STORAGE_ONLY, quiet, storage_bits
 
 _REALS: Final = {dtypes.float32: "float", dtypes.float64: "double"}
 _SIGNED: Final = frozenset({dtypes.int8, dtypes.int16, dtypes.int32, dtypes.int64})
@@ -56,10 +55,7 @@ def letter(kind: str) -> str:
 
 def _literal(dtype: DType, value: float) -> str:
     if dtype in _REALS:
-        bits: int = struct.unpack("<Q", struct.pack("<d", value))[0]
-        if math.isnan(value):  # the quiet one, of the same sign
-            bits = bits & 1 << 63 | 0x7FF8000000000000
-        return f"0x{bits:016X}"
+        return f"0x{struct.pack('>d', quiet(value)).hex().upper()}"
     if dtype is dtypes.bool:
         return "true" if value else "false"
     whole = storage_bits(dtype, value) if dtype in STORAGE_ONLY else int(value)
