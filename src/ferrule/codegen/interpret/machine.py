@@ -40,7 +40,7 @@ class Program:
 
     def __init__(self, uops: Sequence[UOp]) -> None:
         self.uops = uops
-        self.threads = threads_of(uops)
+        self.threads = next((u.arg or 1 for u in uops if u.op is UOps.EXTENT), 1)
         self.place = {u: i for i, u in enumerate(uops)}
         self.end = {u.src[0]: i for i, u in enumerate(uops) if u.op in (UOps.END, UOps.ENDIF)}
         self.inside = _inside(uops)
@@ -421,11 +421,6 @@ def _side_by_side(parts: Sequence[Array]) -> Array:
 def _warps(x: Array) -> list[Array]:
     """The part of each warp of a value that has a row for each thread."""
     return [x[i : i + WARP] for i in range(0, len(x), WARP)]
-
-
-def threads_of(uops: Sequence[UOp]) -> int:
-    """The number of threads that do a chunk of a program together."""
-    return next((u.arg or 1 for u in uops if u.op is UOps.EXTENT), 1)
 
 
 @final
