@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
@@ -18,6 +19,12 @@ STORAGE_ONLY: Final = frozenset(
 )
 
 
+def dtype_of(u: UOp) -> DType:
+    """The dtype of a UOp that has one."""
+    assert u.dtype is not None, u
+    return u.dtype
+
+
 def storage_bits(dtype: DType, value: float) -> int:
     """The bits of a value of a dtype that registers hold as bits."""
     import numpy
@@ -26,8 +33,27 @@ def storage_bits(dtype: DType, value: float) -> int:
     return int(array.view(f"u{dtype.itemsize}")[0])
 
 
+def quiet(value: float) -> float:
+    """The number; of a NaN the quiet one of the same sign."""
+    return math.copysign(math.nan, value) if math.isnan(value) else value
+
+
 class RenderError(ValueError):
     """A program that a renderer's language or target cannot express."""
+
+
+def until_extent(name: str, uops: Sequence[UOp]) -> tuple[Sequence[UOp], UOp]:
+    """The UOps before the EXTENT of the program of kernel `name`, and the EXTENT.
+
+    Raises:
+        RenderError: there is none.
+    """
+    from ferrule.codegen.uops import UOps
+
+    for position, u in enumerate(uops):
+        if u.op is UOps.EXTENT:
+            return uops[:position], u
+    raise RenderError(f"kernel {name} has no EXTENT; put one behind what computes it")
 
 
 class Renderer(ABC):

@@ -31,12 +31,8 @@ __all__ = [
 ]
 
 
-def _by_slot(
-    values: Mapping[int, int] | Sequence[int], buffers: Sequence[Array]
-) -> Mapping[int, int]:
-    if isinstance(values, Mapping):
-        return values
-    return {len(buffers) + i: value for i, value in enumerate(values)}
+def _by_slot(values: Mapping[int, int] | Sequence[int], n_buffers: int) -> Mapping[int, int]:
+    return values if isinstance(values, Mapping) else dict(enumerate(values, n_buffers))
 
 
 def extent(
@@ -46,7 +42,7 @@ def extent(
 
     `values` are as for `interpret`; `n_buffers` is needed if they are a list.
     """
-    by_slot = _by_slot(values, [numpy.empty(0)] * n_buffers)
+    by_slot = _by_slot(values, n_buffers)
     verify(uops)
     machine = Machine(Program(uops), (), by_slot, (0, 0), numpy.arange(1), {})
     for _ in machine.run(stop_at=UOps.EXTENT):
@@ -75,7 +71,7 @@ def interpret(
         InterpretError: anything else that compiled code must not do.
     """
     verify(uops)
-    by_slot = _by_slot(values, buffers)
+    by_slot = _by_slot(values, len(buffers))
     if stop is None:
         stop = extent(uops, by_slot)
     program = Program(uops)
@@ -97,7 +93,7 @@ def _check_blocks(common: Mapping[UOp, Memory], blocks: dict[int, Users], block:
         if pointer.op is not UOps.PARAM or memory.users is None:
             continue
         of_all = blocks.setdefault(pointer.arg, Users(len(memory.data)))
-        (read,) = numpy.nonzero(memory.users.readers != NOBODY)
-        (wrote,) = numpy.nonzero(memory.users.writers != NOBODY)
-        of_all.read(read, numpy.full(len(read), block), f"{memory.name} (as a block)")
-        of_all.write(wrote, numpy.full(len(wrote), block), f"{memory.name} (as a block)")
+        accesses = (memory.users.readers, of_all.read), (memory.users.writers, of_all.write)
+        for users, record in accesses:
+            (chosen,) = numpy.nonzero(users != NOBODY)
+            record(chosen, numpy.full(len(chosen), block), f"{memory.name} (as a block)")

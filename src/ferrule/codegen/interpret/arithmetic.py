@@ -20,17 +20,9 @@ class InterpretError(RuntimeError):
     """A program that does what compiled code must not do: a mistake in the compiler."""
 
 
-def _maximum(a: Array, b: Array) -> Array:
-    """The maximum; NaN if either is NaN; of two equal ones (zeros of either sign) the first."""
-    if a.dtype.kind == "b":
-        return a | b
-    return numpy.where((a < b) | (b != b), b, a)
-
-
-def _minimum(a: Array, b: Array) -> Array:
-    if a.dtype.kind == "b":
-        return a & b
-    return numpy.where((b < a) | (b != b), b, a)
+def _extremum(is_better: Array, a: Array, b: Array) -> Array:
+    """MAX and MIN: NaN if either is NaN; of two equal ones (zeros of either sign) the first."""
+    return numpy.where(is_better | (b != b), b, a)
 
 
 def _negative(a: Array) -> Array:
@@ -49,10 +41,15 @@ def _positive(b: Array) -> Array:
     return b
 
 
+def _safe_divisor(b: Array) -> Array:
+    """The divisor, but 1 for 0 and for -1, whose quotient may not fit."""
+    unsafe = (b == 0) | (b == -1) if b.dtype.kind == "i" else b == 0
+    return numpy.where(unsafe, 1, b).astype(b.dtype)
+
+
 def _truncated_division(a: Array, b: Array) -> Array:
     """The quotient, rounded towards zero; x / 0 is 0; a quotient that does not fit wraps."""
-    safe = numpy.where((b == 0) | (b == -1 if b.dtype.kind == "i" else False), 1, b)
-    safe = safe.astype(b.dtype)
+    safe = _safe_divisor(b)
     quotient = (a - numpy.fmod(a, safe)) // safe
     negated = numpy.where(b == 0, 0, -a).astype(a.dtype)
     return numpy.where(safe == b, quotient, negated).astype(a.dtype)
@@ -60,9 +57,7 @@ def _truncated_division(a: Array, b: Array) -> Array:
 
 def _truncated_remainder(a: Array, b: Array) -> Array:
     """The remainder, with the sign of a; x % 0 is x."""
-    safe = numpy.where((b == 0) | (b == -1 if b.dtype.kind == "i" else False), 1, b)
-    remainder = numpy.fmod(a, safe.astype(b.dtype))
-    return numpy.where(b == 0, a, remainder).astype(a.dtype)
+    return numpy.where(b == 0, a, numpy.fmod(a, _safe_divisor(b))).astype(a.dtype)
 
 
 def _shift_count(a: Array, b: Array) -> Array:
@@ -197,8 +192,8 @@ _ALU: Final[dict[ExprOp, Callable[..., Array]]] = {
     ExprOp.TMOD: _truncated_remainder,
     ExprOp.FMOD: numpy.fmod,
     ExprOp.NEG: _negative,
-    ExprOp.MIN: _minimum,
-    ExprOp.MAX: _maximum,
+    ExprOp.MIN: lambda a, b: _extremum(b < a, a, b),
+    ExprOp.MAX: lambda a, b: _extremum(a < b, a, b),
     ExprOp.CMPLT: numpy.less,
     ExprOp.CMPNE: numpy.not_equal,
     ExprOp.AND: numpy.bitwise_and,

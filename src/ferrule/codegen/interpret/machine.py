@@ -16,15 +16,22 @@ from ferrule.codegen.interpret.arithmetic import (
     mma,
     operation,
     tile_dot,
+    unfolded,
 )
 from ferrule.codegen.interpret.memory import AccessError, Copy, Memory, Users
 from ferrule.codegen.intrinsics import TILE, WARP, WGMMA, matrix_intrinsic, of_warp_groups
 from ferrule.codegen.uops import UOp, UOps
+from ferrule.ir.dtype import DType
 
 # The UOps whose values differ between threads, and those at which all threads of a block meet.
 _OF_WARPS: Final = frozenset({UOps.MMA, UOps.MATRICES, UOps.WGMMA})
 _DIFFERS: Final = _OF_WARPS | {UOps.THREAD, UOps.GET, UOps.LOAD, UOps.ACROSS}
 _TOGETHER: Final = _OF_WARPS | {UOps.BARRIER, UOps.ACROSS}
+
+
+def _dtype(u: UOp) -> DType:
+    assert u.dtype is not None, u
+    return u.dtype
 
 
 @final
@@ -33,14 +40,12 @@ class Program:
 
     def __init__(self, uops: Sequence[UOp]) -> None:
         self.uops = uops
-        self.threads = threads_of(uops)
+        self.threads = next((u.arg or 1 for u in uops if u.op is UOps.EXTENT), 1)
         self.place = {u: i for i, u in enumerate(uops)}
         self.end = {u.src[0]: i for i, u in enumerate(uops) if u.op in (UOps.END, UOps.ENDIF)}
         self.inside = _inside(uops)
         self.functions = {
-            u: operation(u.arg, [s.dtype for s in u.src if s.dtype is not None])
-            for u in uops
-            if u.op is UOps.ALU
+            u: operation(u.arg, [_dtype(s) for s in u.src]) for u in uops if u.op is UOps.ALU
         }
 
     def in_step(self) -> bool:
@@ -167,11 +172,10 @@ class Machine:
         Raises:
             InterpretError: it has others.
         """
-        assert u.dtype is not None
-        if value.shape[1] != u.lanes or value.dtype != u.dtype.np:
+        if value.shape[1] != u.lanes or value.dtype != _dtype(u).np:
             raise InterpretError(
                 f"{u.op.name} gives {value.dtype} with {value.shape[1]} lanes, "
-                f"not {u.dtype.name} with {u.lanes}"
+                f"not {_dtype(u).name} with {u.lanes}"
             )
         return value
 
@@ -236,8 +240,7 @@ class Machine:
 
     def counter(self, u: UOp, value: int) -> Array:
         """The value of a loop counter in one iteration."""
-        assert u.dtype is not None
-        return numpy.array([[value]], u.dtype.np)
+        return numpy.array([[value]], _dtype(u).np)
 
     def end(self, loop: UOp, position: int) -> int:
         """End an iteration: go on to the next one, or leave the loop."""
@@ -281,35 +284,33 @@ class Machine:
             self.tiles[number] = tile_dot(self.tiles[number], left, right)
             return
         pointer, first = u.src
-        assert pointer.dtype is not None
         (stride,) = rest
-        lanes = self.tiles[number].nbytes // TILE.rows // pointer.dtype.itemsize
+        lanes = self.tiles[number].nbytes // TILE.rows // _dtype(pointer).itemsize
         for row in range(TILE.rows):
             index = self.value(first) + row * stride
             if u.op is UOps.TILE_LOAD:
                 loaded = self.memory[pointer].load(index, lanes, None, self.threads)
                 self.tiles[number, row] = numpy.ascontiguousarray(loaded[0]).view(numpy.uint32)
             else:
-                value = self.tiles[number, row].view(pointer.dtype.np)[None]
+                value = self.tiles[number, row].view(_dtype(pointer).np)[None]
                 self.memory[pointer].store(index, value, None, self.threads)
 
     def pointer(self, u: UOp) -> Memory:
         """The memory of a PARAM, a LOCAL or a SHARED."""
-        assert u.dtype is not None
         several = self.program.threads > 1
         if u.op in (UOps.LOCAL, UOps.SHARED):
             name, size = u.arg
             copies = len(self.threads) if u.op is UOps.LOCAL else 1
             users = Users(size) if several and u.op is UOps.SHARED else None
-            data = numpy.zeros(size * copies, u.dtype.np)
+            data = numpy.zeros(size * copies, _dtype(u).np)
             return Memory(name, data, numpy.zeros(len(data), bool), users, copies)
         if not 0 <= u.arg < len(self.buffers):
             raise AccessError(f"buffer {u.arg} is not there: {len(self.buffers)} were given")
         data = self.buffers[u.arg]
-        if data.dtype != numpy.dtype(u.dtype.np) or data.ndim != 1:
+        if data.dtype != numpy.dtype(_dtype(u).np) or data.ndim != 1:
             raise InterpretError(
                 f"buffer {u.arg} is a {data.ndim}-d array of {data.dtype}, "
-                f"not a flat one of {u.dtype.name}"
+                f"not a flat one of {_dtype(u).name}"
             )
         users = Users(len(data)) if several else None
         return Memory(f"buffer {u.arg}", data, None, users, 1)
@@ -324,8 +325,7 @@ class Machine:
 
     def constant(self, u: UOp) -> Array:
         """The same number in all lanes."""
-        assert u.dtype is not None
-        return numpy.full((1, u.lanes), u.arg, u.dtype.np)
+        return numpy.full((1, u.lanes), u.arg, _dtype(u).np)
 
     def alu(self, u: UOp) -> Array:
         """An operation on each lane."""
@@ -333,15 +333,11 @@ class Machine:
 
     def cast(self, u: UOp) -> Array:
         """The same numbers in another dtype."""
-        source = u.src[0].dtype
-        assert source is not None
-        assert u.dtype is not None
-        return cast(self.value(u.src[0]), source, u.dtype)
+        return cast(self.value(u.src[0]), _dtype(u.src[0]), _dtype(u))
 
     def bitcast(self, u: UOp) -> Array:
         """The same bits in another dtype."""
-        assert u.dtype is not None
-        return numpy.ascontiguousarray(self.value(u.src[0])).view(u.dtype.np)
+        return numpy.ascontiguousarray(self.value(u.src[0])).view(_dtype(u).np)
 
     def shuffle(self, u: UOp) -> Array:
         """Chosen lanes of all operands."""
@@ -349,9 +345,7 @@ class Machine:
 
     def halved(self, u: UOp) -> Array:
         """All lanes combined."""
-        dtype = u.src[0].dtype
-        assert dtype is not None
-        return halved(u.arg, self.value(u.src[0]), dtype)
+        return halved(u.arg, self.value(u.src[0]), _dtype(u.src[0]))
 
     def load(self, u: UOp) -> Array:
         """Elements of a memory."""
@@ -366,9 +360,9 @@ class Machine:
         if not self.may_multiply:
             raise InterpretError("a product begins without WGMMA_FENCE")
         *first, right, beside, before = u.src
-        lane, e = self.threads[:, None] % WARP, numpy.arange(u.lanes)
-        rows = lane // 4 + e // 2 % 2 * 8 + self.threads[:, None] // WARP * 16
-        columns = e // 4 * 8 + lane % 4 * 2 + e % 2
+        threads, e, held = self.threads[:, None], numpy.arange(u.lanes), WGMMA.held[2]
+        rows, columns = WGMMA.result(threads % WARP, e % held)
+        rows, columns = rows + threads // WARP * WGMMA.rows, columns + e // held * WGMMA.columns
         out = self.value(before)
         for term in range(WGMMA.terms):
             if left is None:
@@ -424,9 +418,9 @@ def _side_by_side(parts: Sequence[Array]) -> Array:
     return numpy.concatenate([numpy.broadcast_to(x, (rows, x.shape[1])) for x in parts], 1)
 
 
-def threads_of(uops: Sequence[UOp]) -> int:
-    """The number of threads that do a chunk of a program together."""
-    return next((u.arg or 1 for u in uops if u.op is UOps.EXTENT), 1)
+def _warps(x: Array) -> list[Array]:
+    """The part of each warp of a value that has a row for each thread."""
+    return [x[i : i + WARP] for i in range(0, len(x), WARP)]
 
 
 @final
@@ -469,9 +463,8 @@ class Block:
 
     def _combine(self, u: UOp) -> None:
         op, count, step = u.arg
-        assert u.dtype is not None
         values = self._of_all(u)
-        group = halved(op, values.reshape(-1, count, step, u.lanes), u.dtype)
+        group = halved(op, values.reshape(-1, count, step, u.lanes), _dtype(u))
         every = numpy.repeat(group, count, 1).reshape(values.shape)
         for machine in self.machines:
             machine.known[u] = every[machine.threads]
@@ -488,12 +481,9 @@ class Block:
         """
         left = None
         if u.src[0].op is not UOps.SHARED:
-            held = self._of_all(u.src[0])
-            left = numpy.zeros((len(held) // WARP * WGMMA.rows, WGMMA.terms), held.dtype)
-            for e in range(held.shape[1]):
-                threads = numpy.arange(len(held))
-                row, term = WGMMA.left(threads % WARP, e)
-                left[threads // WARP * WGMMA.rows + row, term] = held[:, e]
+            shape = (WGMMA.rows, WGMMA.terms)
+            held = _warps(self._of_all(u.src[0]))
+            left = numpy.concatenate([unfolded(warp, WGMMA.left, shape) for warp in held])
         for machine in self.machines:
             machine.known[u] = machine.multiplied(u, left)
 
@@ -506,7 +496,7 @@ class Block:
             raise InterpretError(
                 f"{u.op.name} by {count} threads; all {WARP} of each warp take part"
             )
-        warps = [[x[i : i + WARP] for x in parts] for i in range(0, count, WARP)]
+        warps = zip(*map(_warps, parts), strict=True)
         done = [matrices(warp[0], u.arg) if by is None else mma(by, *warp) for warp in warps]
         every = numpy.concatenate(done)
         for machine in self.machines:

@@ -137,17 +137,20 @@ class Memory:
 
     def write(self, chosen: Array, threads: Array) -> None:
         """Record that thread `threads[i]` writes element `chosen[i]`; raise if that is a race."""
-        if self.awaited[chosen].any():
-            first = chosen[self.awaited[chosen]][0]
-            raise RaceError(f"{self.name}[{first}] is written, and a copy is on its way to it")
-        if self.products[chosen].any():
-            first = chosen[self.products[chosen] > 0][0]
-            raise RaceError(f"{self.name}[{first}] is written, and products that go on read it")
+        self.refuse(chosen, self.awaited[chosen], "is written, and a copy is on its way to it")
+        self.refuse(
+            chosen, self.products[chosen] > 0, "is written, and products that go on read it"
+        )
         self.hidden_by[chosen] = threads
         if self.users is not None:
             self.users.write(chosen, threads, self.name)
         if self.written is not None:
             self.written[chosen] = True
+
+    def refuse(self, chosen: Array, wrong: Array, problem: str) -> None:
+        """Raise RaceError if an access to any of the chosen elements is wrong."""
+        if wrong.any():
+            raise RaceError(f"{self.name}[{chosen[wrong][0]}] {problem}")
 
     def show(self, threads: Array) -> None:
         """Let products by warp groups see the elements that these threads have written."""
@@ -157,9 +160,8 @@ class Memory:
         """The values that a product by warp groups reads, and the numbers of their elements."""
         value = self.load(index, index.shape[1], None, threads)
         chosen = self.chosen(index, None, "product", value.shape)
-        if (self.hidden_by[chosen] >= 0).any():
-            first = chosen[self.hidden_by[chosen] >= 0][0]
-            raise RaceError(f"{self.name}[{first}] is read by a product; no PROXY_FENCE shows it")
+        is_hidden = self.hidden_by[chosen] >= 0
+        self.refuse(chosen, is_hidden, "is read by a product; no PROXY_FENCE shows it")
         numpy.add.at(self.products, chosen, 1)
         return value, chosen
 

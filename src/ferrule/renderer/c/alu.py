@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Final, final
 
 from ferrule.base.records import dataclass
 from ferrule.ir.dtype import DType, dtypes
 from ferrule.ir.expr import ExprOp
-from ferrule.renderer.base import STORAGE_ONLY, RenderError, storage_bits
+from ferrule.renderer.arithmetic import Step, conversion, meaning
+from ferrule.renderer.base import STORAGE_ONLY
 from ferrule.renderer.c import prelude as cprelude
 from ferrule.renderer.c.dialect import bits_type, literal, type_of
 from ferrule.renderer.c.prelude import Helper, Prelude
@@ -54,14 +56,10 @@ class Arithmetic:
     prelude: Prelude
     dtype: DType
     kind: str
-    is_exact: bool
+    is_exact: bool = False
     """True if the result, an integer, is known not to overflow."""
-    not_negative: bool
+    not_negative: bool = False
     """True if the first operand, an integer, is known to be at least 0."""
-
-    @property
-    def is_bool(self) -> bool:
-        return self.dtype is dtypes.bool
 
     @property
     def is_real(self) -> bool:
@@ -71,15 +69,18 @@ class Arithmetic:
         return self.prelude.call(helper, *operands)
 
     def maths(self, name: str, *operands: str) -> str:
-        return self.prelude.maths(name, self.kind, *operands)
+        """A call of one of the language's own functions."""
+        return f"{self.prelude.function(name, self.kind)}({', '.join(operands)})"
 
     @property
     def is_plain(self) -> bool:
-        """True if C computes these integers as they are meant: without overflow, or unsigned."""
-        return self.kind in ("u32", "u64") or (self.is_exact and self.kind in ("i32", "i64"))
+        """True if C computes these numbers as they are meant: without overflow, or unsigned."""
+        if self.is_real or self.kind in ("u32", "u64"):
+            return True
+        return self.is_exact and self.kind in ("i32", "i64")
 
     def wrapping(self, template: str, *operands: str) -> str:
-        """An operation on integers; `{0}`, `{1}`, ... are the places of the operands."""
+        """An operation that may overflow; `{0}`, `{1}`, ... are the places of the operands."""
         if self.is_plain:
             return template.format(*operands)
         width = max(int(self.kind[1:]), 32)
@@ -93,40 +94,24 @@ def _term(text: str) -> str:
 
 
 def _add(t: Arithmetic, a: str, b: str) -> str:
-    if t.is_bool:
-        return f"{a} | {b}"
-    if t.is_real or t.is_plain:
-        # Sums associate from the left, as in C.
-        return f"{bare(a) if _SUM.fullmatch(a) else _term(a)} + {_term(b)}"
-    return t.wrapping("{0} + {1}", a, b)
-
-
-def _subtract(t: Arithmetic, a: str, b: str) -> str:
-    if t.is_bool:
-        raise RenderError("SUB of bool has no meaning; use XOR, or cast to an integer first")
-    return f"{a} - {b}" if t.is_real else t.wrapping("{0} - {1}", a, b)
-
-
-def _multiply(t: Arithmetic, a: str, b: str) -> str:
-    if t.is_bool:
-        return f"{a} & {b}"
-    return f"{a} * {b}" if t.is_real else t.wrapping("{0} * {1}", a, b)
+    if not t.is_plain:
+        return t.wrapping("{0} + {1}", a, b)
+    # Sums associate from the left, as in C.
+    return f"{bare(a) if _SUM.fullmatch(a) else _term(a)} + {_term(b)}"
 
 
 def _fused(t: Arithmetic, a: str, b: str, c: str) -> str:
-    if t.is_bool:
-        return f"({a} & {b}) | {c}"
+    if t.dtype is dtypes.bool:
+        return alu(ExprOp.ADD, t, (atom(alu(ExprOp.MUL, t, (a, b))), c))
     return t.maths("fma", a, b, c) if t.is_real else t.wrapping("{0} * {1} + {2}", a, b, c)
 
 
 def _negate(t: Arithmetic, a: str) -> str:
-    if t.is_bool:
-        return f"!{a}"
     return f"-{a}" if t.is_real or t.is_exact else t.wrapping("0u - {0}", a)
 
 
 def _complement(t: Arithmetic, a: str) -> str:
-    return f"!{a}" if t.is_bool else f"({t.kind})~{a}"
+    return f"!{a}" if t.dtype is dtypes.bool else f"({t.kind})~{a}"
 
 
 def _constant_divisor(text: str) -> int | None:
@@ -135,89 +120,52 @@ def _constant_divisor(text: str) -> int | None:
     return int(digits) if digits.isdecimal() and int(digits) > 0 else None
 
 
-def _floor_divide(t: Arithmetic, a: str, b: str) -> str:
-    """IDIV; the divisor is positive, and a shift floors."""
+def _floored(symbol: str, helper: Callable[[str], Helper], t: Arithmetic, a: str, b: str) -> str:
+    """IDIV and MOD; the divisor is positive, and a shift floors."""
     divisor = _constant_divisor(b)
     if divisor is not None and divisor & (divisor - 1) == 0:
-        return f"{a} >> {divisor.bit_length() - 1}"
-    return f"{a} / {b}" if t.not_negative else t.call(cprelude.floor_divide(t.kind), a, b)
+        return f"{a} >> {divisor.bit_length() - 1}" if symbol == "/" else f"{a} & {divisor - 1}"
+    return f"{a} {symbol} {b}" if t.not_negative else t.call(helper(t.kind), a, b)
 
 
-def _floor_remainder(t: Arithmetic, a: str, b: str) -> str:
-    """MOD; the divisor is positive."""
-    divisor = _constant_divisor(b)
-    if divisor is not None and divisor & (divisor - 1) == 0:
-        return f"{a} & {divisor - 1}"
-    return f"{a} % {b}" if t.not_negative else t.call(cprelude.floor_remainder(t.kind), a, b)
+def _truncated(symbol: str, helper: Callable[[str], Helper], t: Arithmetic, a: str, b: str) -> str:
+    """TDIV and TMOD."""
+    is_safe = _constant_divisor(b) is not None
+    return f"{a} {symbol} {b}" if is_safe else t.call(helper(t.kind), a, b)
 
 
-def _divide(t: Arithmetic, a: str, b: str) -> str:
-    if _constant_divisor(b) is not None:
-        return f"{a} / {b}"
-    return t.call(cprelude.divide(t.kind), a, b)
-
-
-def _remainder(t: Arithmetic, a: str, b: str) -> str:
-    if _constant_divisor(b) is not None:
-        return f"{a} % {b}"
-    return t.call(cprelude.remainder(t.kind), a, b)
-
-
-def _maximum(t: Arithmetic, a: str, b: str) -> str:
-    return f"{a} | {b}" if t.is_bool else t.call(cprelude.maximum(t.kind), a, b)
-
-
-def _minimum(t: Arithmetic, a: str, b: str) -> str:
-    return f"{a} & {b}" if t.is_bool else t.call(cprelude.minimum(t.kind), a, b)
-
-
-def _near_exp2(t: Arithmetic, a: str) -> str:
-    exact = t.prelude.maths("exp2", "float").removesuffix("()")
-    return t.prelude.call(cprelude.near_exp2(exact), a)
-
-
-def _dot(t: Arithmetic, a: str, b: str, c: str) -> str:
-    fused = t.prelude.maths("fma", "float").removesuffix("()")
-    return t.call(cprelude.dot(fused), a, b, c)
-
-
-def _shift_left(t: Arithmetic, a: str, b: str) -> str:
-    width = max(int(t.kind[1:]), 32)
-    if t.kind == f"u{width}":
-        return f"{a} << {b}"
-    return f"({t.kind})((u{width}){a} << {b})"
-
-
-_ALU: Final[dict[ExprOp, Callable[..., str]]] = {
+# Templates of operators, and functions for the rest.
+_ALU: Final[dict[ExprOp, str | Callable[..., str]]] = {
     ExprOp.ADD: _add,
-    ExprOp.SUB: _subtract,
-    ExprOp.MUL: _multiply,
-    ExprOp.FDIV: lambda t, a, b: f"{a} / {b}",
-    ExprOp.IDIV: _floor_divide,
-    ExprOp.MOD: _floor_remainder,
-    ExprOp.TDIV: _divide,
-    ExprOp.TMOD: _remainder,
+    ExprOp.SUB: lambda t, a, b: t.wrapping("{0} - {1}", a, b),
+    ExprOp.MUL: lambda t, a, b: t.wrapping("{0} * {1}", a, b),
+    ExprOp.FDIV: "{0} / {1}",
+    ExprOp.IDIV: partial(_floored, "/", cprelude.floor_divide),
+    ExprOp.MOD: partial(_floored, "%", cprelude.floor_remainder),
+    ExprOp.TDIV: partial(_truncated, "/", cprelude.divide),
+    ExprOp.TMOD: partial(_truncated, "%", cprelude.remainder),
     ExprOp.FMOD: lambda t, a, b: t.maths("fmod", a, b),
     ExprOp.NEG: _negate,
-    ExprOp.MIN: _minimum,
-    ExprOp.MAX: _maximum,
-    ExprOp.CMPLT: lambda t, a, b: f"{a} < {b}",
-    ExprOp.CMPNE: lambda t, a, b: f"{a} != {b}",
-    ExprOp.AND: lambda t, a, b: f"{a} & {b}",
-    ExprOp.OR: lambda t, a, b: f"{a} | {b}",
-    ExprOp.XOR: lambda t, a, b: f"{a} ^ {b}",
-    ExprOp.SHL: _shift_left,
-    ExprOp.SHR: lambda t, a, b: f"{a} >> {b}",
+    ExprOp.MIN: lambda t, a, b: t.call(cprelude.minimum(t.kind), a, b),
+    ExprOp.MAX: lambda t, a, b: t.call(cprelude.maximum(t.kind), a, b),
+    ExprOp.CMPLT: "{0} < {1}",
+    ExprOp.CMPNE: "{0} != {1}",
+    ExprOp.AND: "{0} & {1}",
+    ExprOp.OR: "{0} | {1}",
+    ExprOp.XOR: "{0} ^ {1}",
+    ExprOp.SHL: lambda t, a, b: t.wrapping(f"{{0}} << {b}", a),
+    ExprOp.SHR: "{0} >> {1}",
     ExprOp.NOT: _complement,
     ExprOp.POPCOUNT: lambda t, a: t.call(cprelude.COUNT_BITS, a),
+    ExprOp.WHERE: "{0} ? {1} : {2}",
     ExprOp.MULACC: _fused,
-    ExprOp.DOT: _dot,
+    ExprOp.DOT: lambda t, *operands: t.call(cprelude.dot(t.prelude), *operands),
     ExprOp.RECIP: lambda t, a: f"{literal(t.dtype, 1.0)} / {a}",
     ExprOp.SQRT: lambda t, a: t.maths("sqrt", a),
     ExprOp.TRUNC: lambda t, a: t.maths("trunc", a),
     ExprOp.ROUND: lambda t, a: t.maths("rint", a),
-    ExprOp.NEAR_EXP2: lambda t, a: _near_exp2(t, a),
-    ExprOp.TF32: lambda t, a: t.prelude.call(cprelude.TF32_OF_FLOAT, a),
+    ExprOp.NEAR_EXP2: lambda t, a: t.call(cprelude.near_exp2(t.prelude), a),
+    ExprOp.TF32: lambda t, a: t.call(cprelude.TF32_OF_FLOAT, a),
 }
 
 
@@ -227,60 +175,50 @@ def alu(op: ExprOp, t: Arithmetic, operands: Sequence[str]) -> str:
     Raises:
         RenderError: the operation is none of programs, or the dtype has no arithmetic.
     """
-    if op is ExprOp.WHERE:
-        condition, a, b = operands
-        return f"{condition} ? {a} : {b}"
-    function = _ALU.get(op)
-    if function is None:
-        raise RenderError(f"{op.name} is no operation of a program; expand it first")
-    if t.dtype in STORAGE_ONLY:
-        raise RenderError(
-            f"{op.name} of {t.dtype.name}: programs compute in float32; CAST before and after"
-        )
-    return function(t, *operands)
+    rule = _ALU[meaning(op, t.dtype, _ALU)]
+    return rule.format(*operands) if isinstance(rule, str) else rule(t, *operands)
 
 
 # -- casts -----------------------------------------------------------------------------------------
 
 
-def _to_bool(source: DType, x: str) -> str:
+def _is_nonzero(prelude: Prelude, source: DType, target: DType, x: str) -> str:
     if source in STORAGE_ONLY:  # bits: both zeros have none but the sign
         return f"({x} & {(1 << (source.bits - 1)) - 1:#x}) != 0"
     return f"{x} != 0"
 
 
-def _to_narrow(prelude: Prelude, source: DType, target: DType, x: str) -> str:
-    if source is dtypes.bool:
-        return f"{x} ? {storage_bits(target, 1.0):#x} : 0"
-    if source is dtypes.float64:
-        x = prelude.call(cprelude.ODD_FLOAT, x)
-    elif source is not dtypes.float32:
-        x = f"(float){x}"
-    return prelude.call(cprelude.narrowed(target), x)
+def _converted(prelude: Prelude, source: DType, target: DType, x: str) -> str:
+    if source is dtypes.bool and target in STORAGE_ONLY:
+        return f"{x} ? {literal(target, 1.0)} : 0"
+    return f"({type_of(target)}){x}"
 
 
-def _to_integer(kind: str, x: str) -> str:
+def _whole_part(prelude: Prelude, source: DType, target: DType, x: str) -> str:
     """A float as an integer, by way of a wider signed one, so that small negatives wrap."""
+    kind = type_of(target)
     if kind == "u64":
         return f"({x} < 0 ? (u64)(i64){x} : (u64){x})"
-    wide = {"u32": "i64", "i64": "i64"}.get(kind, "i32")
+    wide = "i64" if kind in ("u32", "i64") else "i32"
     return f"({kind}){x}" if kind == wide else f"({kind})({wide}){x}"
 
 
-def cast(prelude: Prelude, source: DType, target: DType, kind: str, x: str) -> str:
-    """The value in another dtype, whose C type is `kind`."""
-    if source is target:
-        return x
-    if target is dtypes.bool:
-        return _to_bool(source, x)
-    if target in STORAGE_ONLY and source not in STORAGE_ONLY:
-        return _to_narrow(prelude, source, target, x)
-    if source in STORAGE_ONLY:
-        wide = prelude.call(cprelude.widened(source), x)
-        return cast(prelude, dtypes.float32, target, kind, wide)
-    if dtypes.is_float(source) and not dtypes.is_float(target):
-        return _to_integer(kind, x)
-    return x if source is target else f"({kind}){x}"
+_STEPS: Final[dict[Step, Callable[[Prelude, DType, DType, str], str]]] = {
+    Step.TEST: _is_nonzero,
+    Step.CHOOSE: _converted,
+    Step.WIDEN: lambda prelude, source, target, x: prelude.call(cprelude.WIDENED[source], x),
+    Step.NARROW: lambda prelude, source, target, x: prelude.call(cprelude.NARROWED[target], x),
+    Step.ODD: lambda prelude, source, target, x: prelude.call(cprelude.ODD_FLOAT, x),
+    Step.TRUNCATE: _whole_part,
+    Step.CONVERT: _converted,
+}
+
+
+def cast(prelude: Prelude, source: DType, target: DType, x: str) -> str:
+    """The value in another dtype."""
+    for step, dtype in conversion(source, target):
+        x, source = _STEPS[step](prelude, source, dtype, x), dtype
+    return x
 
 
 # -- bits ------------------------------------------------------------------------------------------
@@ -307,21 +245,12 @@ def bitcast(prelude: Prelude, source: DType, target: DType, lanes: Sequence[str]
     """The same bits as lanes of another dtype; if the widths differ, in another number of lanes."""
     if source is target:
         return list(lanes)
-    bits = [atom(_to_bits(prelude, source, x)) for x in lanes]
+    bits, kind = [atom(_to_bits(prelude, source, x)) for x in lanes], bits_type(target)
     if source.bits < target.bits:
-        bits = _joined(bits, source, target)
+        count = target.bits // source.bits
+        wide = [f"({kind}){x} << {i % count * source.bits}" for i, x in enumerate(bits)]
+        bits = [atom(" | ".join(wide[i : i + count])) for i in range(0, len(wide), count)]
     elif source.bits > target.bits:
-        bits = _parted(bits, source, target)
+        shifts = range(0, source.bits, target.bits)
+        bits = [f"({kind})({x} >> {shift})" for x in bits for shift in shifts]
     return [_from_bits(prelude, target, x) for x in bits]
-
-
-def _joined(bits: Sequence[str], source: DType, target: DType) -> list[str]:
-    count = target.bits // source.bits
-    kind = bits_type(target)
-    wide = [f"({kind}){x} << {i % count * source.bits}" for i, x in enumerate(bits)]
-    return [atom(" | ".join(wide[i : i + count])) for i in range(0, len(wide), count)]
-
-
-def _parted(bits: Sequence[str], source: DType, target: DType) -> list[str]:
-    shifts = range(0, source.bits, target.bits)
-    return [f"({bits_type(target)})({x} >> {shift})" for x in bits for shift in shifts]

@@ -9,139 +9,128 @@ memory.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Final, final
 
-from ferrule.base.records import dataclass
 from ferrule.codegen.intrinsics import COPIED_BYTES, MMA_TF32, WGMMA, matrix_intrinsic
 from ferrule.codegen.kernel import COMBINING_BYTES, MAX_ACCESS_BYTES
 from ferrule.codegen.uops import UOp, UOps
 from ferrule.ir.dtype import DType, dtypes
 from ferrule.ir.expr import ExprOp
+from ferrule.renderer.base import dtype_of
 from ferrule.renderer.c.alu import Arithmetic, alu, cast
 from ferrule.renderer.c.dialect import memory_type, type_of
-from ferrule.renderer.c.prelude import Helper, Prelude, bits_of, of_bits
+from ferrule.renderer.c.prelude import (
+    SHIM,
+    Helper,
+    Prelude,
+    bits_of,
+    either,
+    lanes_of,
+    of_bits,
+    struct,
+)
 
 _COMMUTES: Final = frozenset({ExprOp.ADD, ExprOp.MUL, ExprOp.AND, ExprOp.OR, ExprOp.XOR})
-_SHIM: Final = "defined(FERRULE_SHIM)"  # in the tests, which define functions with these names
-_WARP_GROUPS_IF: Final = f"!{_SHIM} && defined(__CUDA_ARCH_FEAT_SM90_ALL)"
+_WARP_GROUPS_IF: Final = f"!{SHIM} && defined(__CUDA_ARCH_FEAT_SM90_ALL)"
+_NAMES: Final = {dtypes.float16: "f16", dtypes.bfloat16: "bf16"}
 # The types that a warp can exchange; narrower values go as integers.
 _EXCHANGED: Final = frozenset({"i32", "u32", "i64", "u64", "float", "double"})
 
 
 @final
-@dataclass(frozen=True)
-class Group:
-    """A group of `count` of the `threads` of a block, `step` apart; `warp` neighbours run
-    in step.
+class Across:
+    """The way in which the `threads` of a block combine their values of an ACROSS; `warp`
+    neighbours run in step.
     """
 
-    count: int
-    step: int
-    threads: int
-    warp: int
-
-    @property
-    def span(self) -> int:
-        """The number of adjacent threads that contain the group."""
-        return self.count * self.step
-
-    @property
-    def in_step(self) -> int:
-        """The number of adjacent threads that exchange their values directly."""
+    def __init__(self, prelude: Prelude, u: UOp, threads: int, warp: int) -> None:
+        self.op, self.count, self.step = u.arg
+        self.prelude = prelude
+        dtype = dtype_of(u)
+        self.kind = type_of(dtype)
+        self.arithmetic = Arithmetic(prelude, dtype, self.kind)
+        self.span = self.count * self.step
+        """The number of adjacent threads that contain those of a group."""
         # An incomplete last warp would need a mask of its own.
-        full = self.threads < self.warp or self.threads % self.warp == 0
-        return min(self.span, self.warp) if full else 1
+        full = threads < warp or threads % warp == 0
+        self.in_step = min(self.span, warp) if full else 1
+        """The number of adjacent threads that exchange their values directly."""
+        self.mask = f"{(1 << min(warp, threads)) - 1:#x}u"
+        self.needs_memory = self.in_step < self.span
+        self.lanes = 1
+        """The lanes that are combined in one go. If barriers take the time, those of one access."""
+        if self.needs_memory:
+            room = min(MAX_ACCESS_BYTES, COMBINING_BYTES // threads) // dtype.itemsize
+            self.lanes = max(1, math.gcd(u.lanes, room))
+        self.kept = prelude.vector(memory_type(dtype), self.lanes)
+        """The type of an element of the array in shared memory, one for each thread."""
 
-    @property
-    def mask(self) -> str:
-        return f"{(1 << min(self.warp, self.threads)) - 1:#x}u"
+    def helper(self) -> Helper:
+        """The function that combines the threads' values: `(x, thread)` or `(x, thread, scratch)`.
 
-    @property
-    def needs_memory(self) -> bool:
-        return self.in_step < self.span
+        It takes `lanes` lanes of x; of several it returns a struct. `scratch` has an element for
+        each thread of the block, and can be used again afterwards.
+        """
+        names = ["x"] if self.lanes == 1 else [f"x{lane}" for lane in range(self.lanes)]
+        lines, parameters = [], [*(f"{self.kind} {x}" for x in names), "i32 thread"]
+        if self.needs_memory:
+            parameters.append(f"{self.prelude.dialect.to_shared}{self.kept} *scratch")
+            lines = self._by_memory(names)
+        for distance in _halves(self.in_step, self.step):
+            for x in names:
+                lines += self._exchanged(distance, x)
+        name = f"across_{self.op.name.lower()}_{self.kind}_{self.count}x{self.step}"
+        result = self.kind
+        if self.lanes == 1:
+            lines.append("return x;")
+        else:
+            result = self.kept
+            lines += [f"const {result} all = {struct(names)};", "return all;"]
+            name += f"_of_{self.lanes}"
+        return Helper(name, result, ", ".join(parameters), "\n".join(lines))
 
+    def _combined(self, *pair: str) -> str:
+        return alu(self.op, self.arithmetic, pair)
 
-def together(dtype: DType, lanes: int, group: Group) -> int:
-    """The number of lanes that threads combine in one go.
+    def _by_memory(self, names: Sequence[str]) -> list[str]:
+        """Combine the halves that are further apart than a warp."""
+        barrier = self.prelude.dialect.barrier
+        lanes = [""] if self.lanes == 1 else lanes_of("", self.lanes)
+        lines = [f"const i32 place = thread % {self.span};"]
+        lines += [f"scratch[thread]{lane} = {x};" for lane, x in zip(lanes, names, strict=True)]
+        lines.append(barrier)
+        least = max(self.in_step, self.step)
+        for distance in _halves(self.span, least):
+            places = [(f"scratch[thread]{e}", f"scratch[thread + {distance}]{e}") for e in lanes]
+            new = [f"{pair[0]} = {self._combined(*pair)};" for pair in places]
+            body = new[0] if len(new) == 1 else f"{{ {' '.join(new)} }}"
+            lines += [f"if (place < {distance}) {body}", barrier]
+        own = f" + place % {least}" if least > 1 else ""
+        mine = f"scratch[thread - place{own}]"
+        lines += [f"{x} = {mine}{lane};" for lane, x in zip(lanes, names, strict=True)]
+        return [*lines, barrier]
 
-    If barriers take the time, it is the lanes of one access.
-    """
-    if not group.needs_memory:
-        return 1
-    room = min(MAX_ACCESS_BYTES, COMBINING_BYTES // group.threads) // dtype.itemsize
-    return max(1, math.gcd(lanes, room))
-
-
-def across(prelude: Prelude, u: UOp, group: Group, lanes: int) -> Helper:
-    """The function that combines the threads' values: `(x, thread)` or `(x, thread, scratch)`.
-
-    It takes `lanes` lanes of x; of several it returns a struct. `scratch` has an element for each
-    thread of the block, and can be used again afterwards.
-    """
-    assert u.dtype is not None
-    kind, kept = type_of(u.dtype), memory_type(u.dtype)
-    names = ["x"] if lanes == 1 else [f"x{lane}" for lane in range(lanes)]
-    lines, parameters = [], [*(f"{kind} {x}" for x in names), "i32 thread"]
-    if group.needs_memory:
-        in_memory = kept if lanes == 1 else prelude.vector(kept, lanes)
-        parameters.append(f"{prelude.dialect.to_shared}{in_memory} *scratch")
-        lines = _by_memory(prelude, u, group, names)
-    distance = group.in_step // 2
-    while distance >= group.step:
-        for x in names:
-            lines += _exchanged(prelude, u, group, distance, x)
-        distance //= 2
-    result = kind if lanes == 1 else prelude.vector(kept, lanes)
-    if lanes == 1:
-        lines.append("return x;")
-    else:
-        lines += [f"const {result} all = {{{{{', '.join(names)}}}}};", "return all;"]
-    name = f"across_{u.arg[0].name.lower()}_{kind}_{group.count}x{group.step}"
-    name += "" if lanes == 1 else f"_of_{lanes}"
-    return Helper(name, result, ", ".join(parameters), "\n".join(lines))
-
-
-def _by_memory(prelude: Prelude, u: UOp, group: Group, names: Sequence[str]) -> list[str]:
-    """Combine the halves that are further apart than a warp."""
-    assert u.dtype is not None
-    arithmetic = Arithmetic(prelude, u.dtype, type_of(u.dtype), is_exact=False, not_negative=False)
-    barrier = prelude.dialect.barrier
-    lanes = [""] if len(names) == 1 else [f".lane[{lane}]" for lane in range(len(names))]
-    lines = [f"const i32 place = thread % {group.span};"]
-    lines += [f"scratch[thread]{lane} = {x};" for lane, x in zip(lanes, names, strict=True)]
-    lines.append(barrier)
-    least = max(group.in_step, group.step)
-    distance = group.span // 2
-    while distance >= least:
-        places = [(f"scratch[thread]{e}", f"scratch[thread + {distance}]{e}") for e in lanes]
-        new = [f"{pair[0]} = {alu(u.arg[0], arithmetic, pair)};" for pair in places]
-        body = new[0] if len(new) == 1 else f"{{ {' '.join(new)} }}"
-        lines += [f"if (place < {distance}) {body}", barrier]
-        distance //= 2
-    own = f" + place % {least}" if least > 1 else ""
-    mine = f"scratch[thread - place{own}]"
-    lines += [f"{x} = {mine}{lane};" for lane, x in zip(lanes, names, strict=True)]
-    return [*lines, barrier]
+    def _exchanged(self, distance: int, name: str) -> list[str]:
+        """Emit one step inside a warp: both threads of a pair combine the same values in the same
+        order.
+        """
+        is_direct = self.kind in _EXCHANGED
+        x = name if is_direct else f"(i32){name}"
+        other = self.prelude.dialect.exchange.format(mask=self.mask, x=x, distance=distance)
+        theirs = f"other{name.removeprefix('x')}_{distance}"
+        taken = f"const {self.kind} {theirs} = {other if is_direct else f'({self.kind}){other}'};"
+        result = self._combined(name, theirs)
+        if self.op not in _COMMUTES and self.arithmetic.is_real:
+            result = f"thread & {distance} ? {self._combined(theirs, name)} : {result}"
+        return [taken, f"{name} = {result};"]
 
 
-def _exchanged(prelude: Prelude, u: UOp, group: Group, distance: int, name: str) -> list[str]:
-    """Emit one step inside a warp: both threads of a pair combine the same values in the same
-    order.
-    """
-    assert u.dtype is not None
-    kind = type_of(u.dtype)
-    x = name if kind in _EXCHANGED else f"(i32){name}"
-    other = prelude.dialect.exchange.format(mask=group.mask, x=x, distance=distance)
-    taken = other if kind in _EXCHANGED else f"({kind}){other}"
-    arithmetic = Arithmetic(prelude, u.dtype, kind, is_exact=False, not_negative=False)
-    theirs = f"other{name.removeprefix('x')}_{distance}"
-    lines = [f"const {kind} {theirs} = {taken};"]
-    straight = alu(u.arg[0], arithmetic, (name, theirs))
-    if u.arg[0] in _COMMUTES or not dtypes.is_float(u.dtype):
-        return [*lines, f"{name} = {straight};"]
-    swapped = alu(u.arg[0], arithmetic, (theirs, name))
-    return [*lines, f"{name} = thread & {distance} ? {swapped} : {straight};"]
+def _halves(count: int, least: int) -> Iterator[int]:
+    """The half of a number of threads, the half of that, and so on down to the least."""
+    while count > least:
+        count //= 2
+        yield count
 
 
 # The threads of a warp exchange the elements that they hold: an element of the result takes a row
@@ -195,20 +184,15 @@ def mma(prelude: Prelude, source: DType) -> Helper:
         instruction, exchange = _MMA_TF32_INSTRUCTION, _MMA_TF32_BY_EXCHANGE
         bits, needs = "bits_of_float({})", (bits_of("float"), of_bits("float"))
     else:
-        kind = {dtypes.float16: "f16", dtypes.bfloat16: "bf16"}[source]
-        held, kept, bits = "u16", "u16", "{}"
-        left, right = (cast(prelude, source, dtypes.float32, "float", x) for x in ("x", "y"))
+        kind, held, kept, bits = _NAMES[source], "u16", "u16", "{}"
+        left, right = (cast(prelude, source, dtypes.float32, x) for x in ("x", "y"))
         instruction = _MMA_INSTRUCTION.format(kind=kind)
         exchange = _MMA_BY_EXCHANGE.format(left=left, right=right)
     body = [
         f"const {kept} a[{len(a)}] = {{{', '.join(map(bits.format, a))}}};",
         f"const {kept} b[{len(b)}] = {{{', '.join(map(bits.format, b))}}};",
-        f"{result} c = {{{{{', '.join(c)}}}}};",
-        f"#if {prelude.dialect.instructions_if}",
-        instruction,
-        "#else",
-        exchange,
-        "#endif",
+        f"{result} c = {struct(c)};",
+        either(prelude.dialect.instructions_if, instruction, otherwise=exchange),
         "return c;",
     ]
     parameters = [f"{held} {name}" for name in a + b] + [f"float {name}" for name in c]
@@ -260,11 +244,11 @@ def wgmma(prelude: Prelude, source: DType, results: int, layouts: tuple[int | No
     elements in the arrays a and b. If threads hold the left operand, they are `(thread, elements of
     a, b, beside, elements of c)`.
     """
-    kind = {dtypes.float16: "f16", dtypes.bfloat16: "bf16"}[source]
+    kind = _NAMES[source]
     result, (above, distance) = prelude.vector("float", results), layouts
     c = [f"c{i}_" for i in range(results)]
-    x, y = (cast(prelude, source, dtypes.float32, "float", name) for name in "xy")
-    lines = [f"{result} c = {{{{{', '.join(c)}}}}};"]
+    x, y = (cast(prelude, source, dtypes.float32, name) for name in "xy")
+    lines = [f"{result} c = {struct(c)};"]
     descriptors = [_descriptor("right", "b + beside", distance)]
     turned = [distance]
     if above is None:
@@ -285,25 +269,22 @@ def wgmma(prelude: Prelude, source: DType, results: int, layouts: tuple[int | No
     registers = ", ".join(f"%{i}" for i in range(results))
     form = ", ".join(["1", "1", *(str(int(n > 0)) for n in turned)])
     shape = f"m64n{results * 2}k16.f32.{kind}.{kind}"
-    lines += [
-        f"#if {_WARP_GROUPS_IF}",
+    instruction = [
         *descriptors,
         'asm volatile("{ .reg .pred p; setp.ne.b32 p, 1, 0;\\n"',
         f'    "wgmma.mma_async.sync.aligned.{shape} {{{registers}}}, "',
         f'    "{operand}, %{number}, p, {form}; }}"',
         f'    : {outputs} : {", ".join(inputs)}, "l"(right));',
-        "#else",
-        _WGMMA_BY_THREADS.format(
-            first=first,
-            results=results,
-            left=taken,
-            right=_place_in_lines("column", distance),
-            x=x,
-            y=y,
-        ),
-        "#endif",
-        "return c;",
     ]
+    by_threads = _WGMMA_BY_THREADS.format(
+        first=first,
+        results=results,
+        left=taken,
+        right=_place_in_lines("column", distance),
+        x=x,
+        y=y,
+    )
+    lines += [either(_WARP_GROUPS_IF, "\n".join(instruction), otherwise=by_threads), "return c;"]
     parameters += ["const u16 *b", "i32 beside", *(f"float {name}" for name in c)]
     layout = "held" if above is None else str(above)
     name = f"wgmma_{kind}_{results * 2}_{layout}_{distance}"
@@ -324,8 +305,8 @@ def of_warp_groups(u: UOp) -> Helper:
     Without the instruction each thread computes by itself, and there is nothing to wait for.
     """
     name, instruction = (text.format(u.arg) for text in _OF_WARP_GROUPS[u.op])
-    body = [f"#if {_WARP_GROUPS_IF}", f'asm volatile("{instruction}" ::: "memory");']
-    return Helper(name, "void", "void", "\n".join([*body, "#endif"]))
+    body = either(_WARP_GROUPS_IF, f'asm volatile("{instruction}" ::: "memory");')
+    return Helper(name, "void", "void", body)
 
 
 _MATRICES_INSTRUCTION: Final = """asm volatile("ldmatrix.sync.aligned.m8n8.x4{trans}.shared.b16 "
@@ -353,13 +334,11 @@ def matrices(prelude: Prelude, turned: bool) -> Helper:
     """
     result = prelude.vector("u32", 4)
     row, column = ("far", "near") if turned else ("near", "far")
+    instruction = _MATRICES_INSTRUCTION.format(trans=".trans" if turned else "")
+    exchange = _MATRICES_BY_EXCHANGE.format(row=row, column=column)
     body = [
         f"{result} out;",
-        f"#if {prelude.dialect.instructions_if}",
-        _MATRICES_INSTRUCTION.format(trans=".trans" if turned else ""),
-        "#else",
-        _MATRICES_BY_EXCHANGE.format(row=row, column=column),
-        "#endif",
+        either(prelude.dialect.instructions_if, instruction, otherwise=exchange),
         "return out;",
     ]
     name = "matrices_turned" if turned else "matrices"
@@ -371,27 +350,24 @@ def copy_ahead(prelude: Prelude, dtype: DType, lanes: int) -> Helper:
 
     Without an instruction for it, the copy is complete when it returns.
     """
-    dialect, kind, size = prelude.dialect, memory_type(dtype), lanes * dtype.itemsize
-    name = f"copy_{kind}_x{lanes}"
-    plain = "*to = 0;"
+    dialect, size = prelude.dialect, lanes * dtype.itemsize
+    kind = prelude.vector(memory_type(dtype), lanes)
+    zero = "*to = 0;"
     if lanes > 1:
-        kind = prelude.vector(kind, lanes)
-        plain = f"for (i32 lane = 0; lane < {lanes}; lane++) to->lane[lane] = 0;"
-    body = [f"if (valid) *to = *source;\nelse {plain}"]
+        zero = f"for (i32 lane = 0; lane < {lanes}; lane++) to->lane[lane] = 0;"
+    body = f"if (valid) *to = *source;\nelse {zero}"
     if dialect.copy and size in COPIED_BYTES:
         aligned = "" if lanes == 1 else " && !defined(FERRULE_UNALIGNED)"
         cache = "cg" if size == max(COPIED_BYTES) else "ca"
-        body = [
-            f"#if {dialect.instructions_if}{aligned}",
+        body = either(
+            dialect.instructions_if + aligned,
             dialect.copy.format(bytes=size, cache=cache),
-            f"#elif {_SHIM}",
-            f"__pipeline_memcpy_async(to, source, {size}, valid ? 0 : {size});",
-            "#else",
-            *body,
-            "#endif",
-        ]
+            in_tests=f"__pipeline_memcpy_async(to, source, {size}, valid ? 0 : {size});",
+            otherwise=body,
+        )
+    name = f"copy_{memory_type(dtype)}_x{lanes}"
     parameters = f"{dialect.to_shared}{kind} *to, {dialect.device}const {kind} *source, bool valid"
-    return Helper(name, "void", parameters, "\n".join(body))
+    return Helper(name, "void", parameters, body)
 
 
 def commit_copies(prelude: Prelude) -> Helper:
@@ -407,6 +383,6 @@ def wait_for_copies(prelude: Prelude, newest: int) -> Helper:
 
 
 def _of_copies(prelude: Prelude, name: str, instruction: str, in_tests: str) -> Helper:
-    condition = prelude.dialect.instructions_if
-    body = [f"#if {condition}", instruction, f"#elif {_SHIM}", in_tests, "#endif"]
-    return Helper(name, "void", "void", "\n".join(body))
+    return Helper(
+        name, "void", "void", either(prelude.dialect.instructions_if, instruction, in_tests)
+    )

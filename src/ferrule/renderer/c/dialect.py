@@ -22,7 +22,7 @@ from typing import Final, final
 
 from ferrule.base.records import dataclass
 from ferrule.ir.dtype import DType, dtypes
-from ferrule.renderer.base import STORAGE_ONLY, storage_bits
+from ferrule.renderer.base import STORAGE_ONLY, quiet, storage_bits
 
 
 @final
@@ -37,10 +37,10 @@ class Dialect:
     """The compiler's flags, so that the numbers are the interpreter's."""
     function: str
     """The qualifiers of a helper function."""
-    aligned: str
+    aligned: str = "__attribute__((aligned({bytes}))) "
     """The alignment of a variable or a struct, `{bytes}`."""
-    restrict: str
-    float_suffix: str
+    restrict: str = "restrict "
+    float_suffix: str = "f"
     """The suffix of a mathematical function on float."""
     has_blocks: bool = True
     kernel: str = ""
@@ -94,9 +94,6 @@ C: Final = Dialect(
     header=f"#include <math.h>\n#include <stdbool.h>\n\n{_INTEGERS}",
     flags=("-std=c11", "-O1", "-ffp-contract=off", "-fno-strict-aliasing"),
     function="static inline ",
-    aligned="__attribute__((aligned({bytes}))) ",
-    restrict="restrict ",
-    float_suffix="f",
     has_blocks=False,
 )
 
@@ -119,7 +116,6 @@ CUDA: Final = Dialect(
     function="static __device__ __forceinline__ ",
     aligned="alignas({bytes}) ",
     restrict="__restrict__ ",
-    float_suffix="f",
     kernel='extern "C" __global__ void ',
     launch="__launch_bounds__({threads}{blocks}) ",
     block="(i32)blockIdx.x",
@@ -170,8 +166,6 @@ typedef ulong u64;""",
     flags=("-cl-std=CL1.2", CORRECT_ROUNDING),
     # PoCL 3.1 runs barriers wrongly, now and then, in a function that it does not inline.
     function="static inline __attribute__((always_inline)) ",
-    aligned="__attribute__((aligned({bytes}))) ",
-    restrict="restrict ",
     float_suffix="",
     kernel="__kernel ",
     launch="__attribute__((reqd_work_group_size({threads}, 1, 1))) void ",
@@ -233,12 +227,8 @@ def is_special(dtype: DType, value: float) -> bool:
 
 
 def special_bits(dtype: DType, value: float) -> str:
-    """The bits of an infinity or NaN."""
-    infinity = ((1 << dtype.exponent_bits) - 1) << dtype.mantissa_bits
-    if math.isnan(value):
-        infinity |= 1 << (dtype.mantissa_bits - 1)
-    sign = 1 << (dtype.bits - 1) if math.copysign(1.0, value) < 0 else 0
-    return f"{sign | infinity:#x}u"
+    """The bits of an infinity, or of the quiet NaN of the same sign."""
+    return f"{storage_bits(dtype, quiet(value)):#x}u"
 
 
 def _integer_literal(dtype: DType, value: int) -> str:

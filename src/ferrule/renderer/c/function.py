@@ -8,7 +8,6 @@ FERRULE_UNALIGNED is defined.
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Sequence
 from typing import Final, final
 
@@ -17,18 +16,16 @@ from ferrule.codegen.uops import UOp, UOps, shared_alignment, shared_to_ask_for
 from ferrule.ir.dtype import DType, dtypes
 from ferrule.ir.expr import ExprOp
 from ferrule.ir.target import Target
-from ferrule.renderer.base import RenderError
+from ferrule.renderer.base import RenderError, dtype_of
 from ferrule.renderer.c import prelude as cprelude
 from ferrule.renderer.c.alu import Arithmetic, alu, atom, bare, bitcast, cast
 from ferrule.renderer.c.blocks import (
-    Group,
-    across,
+    Across,
     commit_copies,
     copy_ahead,
     matrices,
     mma,
     of_warp_groups,
-    together,
     wait_for_copies,
     wgmma,
 )
@@ -39,18 +36,27 @@ from ferrule.renderer.c.dialect import (
     literal,
     memory_type,
     special_bits,
+    symbol,
     type_of,
 )
 from ferrule.renderer.c.inline import Uses
-from ferrule.renderer.c.prelude import Prelude
+from ferrule.renderer.c.prelude import Helper, Prelude, lanes_of, struct
 
 _VECTOR_BYTES: Final = 16  # bytes of the widest access of a thread
+_OF_BLOCKS: Final = frozenset(
+    {
+        UOps.THREAD,
+        UOps.SHARED,
+        UOps.BARRIER,
+        UOps.ACROSS,
+        UOps.COPY,
+        UOps.COMMIT,
+        UOps.WAIT,
+    }
+)
+_OF_WARPS: Final = frozenset({UOps.MMA, UOps.MATRICES, UOps.WGMMA})
+_WAITING: Final = frozenset({UOps.BARRIER, UOps.ACROSS, UOps.MMA, UOps.WGMMA})
 _CAN_OVERFLOW: Final = frozenset({ExprOp.ADD, ExprOp.SUB, ExprOp.MUL, ExprOp.MULACC, ExprOp.NEG})
-
-
-def _dtype(u: UOp) -> DType:
-    assert u.dtype is not None, u
-    return u.dtype
 
 
 def pieces(lanes: int, itemsize: int, multiple: int) -> list[tuple[int, int]]:
@@ -83,16 +89,19 @@ class Function:
         self.prelude = prelude
         self.uses = Uses(uops)
         self.bounds = bounds(uops, dialect.has_blocks)
-        self.threads = _threads(uops)
-        self.waiting = _waiting_blocks(uops)
+        self.threads = next((u.arg or 1 for u in uops if u.op is UOps.EXTENT), 1)
         self.top: list[str] = []
         self.lines: list[str] = []
         self.depth = 1
         self.lanes: dict[UOp, list[str]] = {}
         self.pointers: dict[UOp, str] = {}
+        self.waits = False
+        """True if threads wait in an open loop or condition."""
+        self.behind = ""
+        """The statement after one in which they have waited, if anything comes after it."""
         self.shared_bytes = 0
         self.scratch_bytes = 0
-        self.asks = bool(shared_to_ask_for(uops, target)) and bool(dialect.shared_at_launch)
+        self.asks = bool(dialect.shared_at_launch and shared_to_ask_for(uops, target))
         """True if its arrays in shared memory are in the bytes that a launch asks for."""
         self.shared_alignment = shared_alignment(uops)
         self.count = 0
@@ -100,6 +109,9 @@ class Function:
     # -- text --------------------------------------------------------------------------------------
 
     def emit(self, line: str) -> None:
+        if self.behind:
+            self.lines.append(f"  {self.behind}")
+            self.behind = ""
         self.lines.append("  " * self.depth + line)
 
     def number(self) -> int:
@@ -114,19 +126,39 @@ class Function:
     def scalar(self, u: UOp) -> str:
         return self.lanes[u][0]
 
+    def operand(self, u: UOp) -> list[str]:
+        """The lanes of the first operand."""
+        return self.lanes[u.src[0]]
+
     def kind(self, u: UOp) -> str:
         """The C type of a variable: 32 bits for a 64-bit index that needs no more."""
-        dtype = _dtype(u)
+        dtype = dtype_of(u)
         small = dtype is dtypes.int64 and within(self.bounds.get(u, range_of(dtype)), INT32)
         return "i32" if small and self.dialect.has_blocks else type_of(dtype)
 
-    def define(self, u: UOp, values: Sequence[str], name: str = "t") -> None:
+    def names(self, u: UOp, name: str = "t") -> list[str]:
+        """New names of variables, one for each lane."""
+        name = f"{name}{self.number()}"
+        return [name] if u.lanes == 1 else [f"{name}_{i}" for i in range(u.lanes)]
+
+    def define(
+        self, u: UOp, values: Sequence[str], name: str = "t", how: str = "const "
+    ) -> list[str]:
         """A variable for each lane."""
-        kind, name = self.kind(u), f"{name}{self.number()}"
-        names = [name] if len(values) == 1 else [f"{name}_{i}" for i in range(len(values))]
+        names = self.names(u, name)
         for variable, value in zip(names, values, strict=True):
-            self.emit(f"const {kind} {variable} = {bare(value)};")
-        self.lanes[u] = names
+            self.emit(f"{how}{self.kind(u)} {variable} = {bare(value)};")
+        return names
+
+    def result(self, helper: Helper, *operands: str) -> str:
+        """A variable for the result of a helper."""
+        name = f"t{self.number()}"
+        self.emit(f"const {helper.result} {name} = {self.prelude.call(helper, *operands)};")
+        return name
+
+    def result_lanes(self, helper: Helper, lanes: int, *operands: str) -> list[str]:
+        """The lanes of the struct that a helper returns."""
+        return lanes_of(self.result(helper, *operands), lanes)
 
     # -- the UOps ----------------------------------------------------------------------------------
 
@@ -134,106 +166,109 @@ class Function:
         """Render one UOp, if anything depends on it."""
         if u not in self.uses.live:
             return
+        self.check(u)
+        if u.op in _WAITING and self.depth > 1:
+            self.waits = True
         match u.op:
             case UOps.STORE:
                 self.store(u)
-            case UOps.LOAD:
-                self.load(u)
-            case UOps.REG:
-                self.register(u)
             case UOps.SET:
-                for name, value in zip(self.lanes[u.src[0]], self.lanes[u.src[1]], strict=True):
+                for name, value in zip(self.operand(u), self.lanes[u.src[1]], strict=True):
                     self.emit(f"{name} = {bare(value)};")
-            case UOps.LOOP:
-                self.open_loop(u)
             case UOps.IF:
-                self.emit(f"if ({bare(self.scalar(u.src[0]))}) {{")
+                self.emit(f"{_guard(self.operand(u)[0])}{{")
                 self.depth += 1
-            case UOps.END | UOps.ENDIF if self.is_block(u.src[0]):
-                pass
-            case UOps.END | UOps.ENDIF:
-                self.depth -= 1
-                self.emit("}")
-                if u.src[0] in self.waiting and self.dialect.after_waiting:
-                    self.emit(self.dialect.after_waiting)
+            case UOps.END | UOps.ENDIF if not self.is_block(u.src[0]):
+                self.close()
             case UOps.LOCAL | UOps.SHARED:
                 self.array(u)
             case UOps.BARRIER:
-                self.emit(self.blocks_only(u, self.dialect.barrier))
-            case UOps.ACROSS:
-                self.across(u)
-            case UOps.MMA:
-                self.multiply(u)
-            case UOps.MATRICES:
-                self.matrices(u)
+                self.emit(self.dialect.barrier)
             case UOps.COPY:
                 self.copy(u)
             case UOps.COMMIT if self.dialect.commit:
                 self.emit(f"{self.prelude.call(commit_copies(self.prelude))};")
             case UOps.WAIT if self.dialect.wait:
                 self.emit(f"{self.prelude.call(wait_for_copies(self.prelude, u.arg))};")
-            case UOps.WGMMA:
-                self.multiply_together(u)
             case UOps.WGMMA_FENCE | UOps.WGMMA_COMMIT | UOps.WGMMA_WAIT | UOps.PROXY_FENCE:
                 self.emit(f"{self.prelude.call(of_warp_groups(u))};")
-            case UOps.COMMIT | UOps.WAIT:
-                self.blocks_only(u, "")  # copies are complete at once
+            case UOps.END | UOps.COMMIT | UOps.WAIT:
+                pass  # a block does one chunk, and copies are complete at once
             case UOps.PARAM | UOps.VALUE:
                 pass  # named by the function's head
-            case UOps.PREFETCH:
-                pass  # it changes nothing but the time, and standard C has no such statement
             case _:
-                self.value(u)
+                self.lanes[u] = self.value(u)
 
-    def value(self, u: UOp) -> None:
-        """Render a UOp that has a value."""
+    def value(self, u: UOp) -> list[str]:
+        """The lanes of a UOp that has a value."""
         match u.op:
             case UOps.START | UOps.STOP | UOps.THREAD:
-                self.place(u)
+                return self.place(u)
+            case UOps.LOOP:
+                return self.open_loop(u)
             case UOps.CONST:
-                self.lanes[u] = [self.constant(_dtype(u), u.arg)] * u.lanes
+                return [self.constant(dtype_of(u), u.arg)] * u.lanes
             case UOps.IOTA:
-                self.lanes[u] = [str(lane) for lane in range(u.lanes)]
-            case UOps.ALU | UOps.CAST:
-                self.expression(u)
+                return [str(lane) for lane in range(u.lanes)]
+            case UOps.ALU:
+                return self.expression(u, self.alu(u))
+            case UOps.CAST:
+                return self.cast(u)
             case UOps.BITCAST:
-                x = u.src[0]
-                self.define(u, bitcast(self.prelude, _dtype(x), _dtype(u), self.lanes[x]))
+                kinds = dtype_of(u.src[0]), dtype_of(u)
+                return self.define(u, bitcast(self.prelude, *kinds, self.operand(u)))
             case UOps.SPLAT:
-                self.lanes[u] = self.lanes[u.src[0]] * u.lanes
+                return self.operand(u) * u.lanes
             case UOps.EXTRACT:
-                self.lanes[u] = [self.lanes[u.src[0]][u.arg]]
+                return [self.operand(u)[u.arg]]
             case UOps.SHUFFLE:
                 both = [lane for s in u.src for lane in self.lanes[s]]
-                self.lanes[u] = [both[lane] for lane in u.arg]
+                return [both[lane] for lane in u.arg]
             case UOps.HREDUCE:
-                self.halve(u)
-            case UOps.GET if u in self.uses.renamed:
-                self.lanes[u] = self.lanes[u.src[0]]
+                return self.halve(u)
+            case UOps.REG:
+                return self.define(u, self.operand(u), "acc", "")
             case UOps.GET:
-                self.define(u, self.lanes[u.src[0]])
+                return self.expression(u, self.operand(u))
+            case UOps.LOAD:
+                return self.load(u)
+            case UOps.ACROSS:
+                return self.across(u)
+            case UOps.MMA:
+                operands = [lane for s in u.src for lane in self.lanes[s]]
+                helper = mma(self.prelude, dtype_of(u.src[0]))
+                return self.result_lanes(helper, u.lanes, "thread", *operands)
+            case UOps.WGMMA:
+                return self.multiply_together(u)
+            case UOps.MATRICES:
+                return self.matrices(u)
             case _:
                 raise RenderError(f"{u.op.name} has no value")
 
-    def blocks_only(self, u: UOp, text: str) -> str:
-        if not self.dialect.has_blocks:
+    def check(self, u: UOp) -> None:
+        """Raise an error if there are no blocks of threads for a UOp, or no warps."""
+        if u.op in _OF_BLOCKS and not self.dialect.has_blocks:
             raise RenderError(
                 f"{u.op.name}: {self.dialect.name} has no blocks of threads; "
                 "use a dialect that has, or a kernel of one thread"
             )
-        return text
+        has_warps = self.dialect.exchange and self.target.warp == WARP and not self.threads % WARP
+        if u.op in _OF_WARPS and not has_warps:
+            raise RenderError(
+                f"{u.op.name}: {self.dialect.name} with warps of {self.target.warp} and blocks of "
+                f"{self.threads} threads has no warps of {WARP} that multiply matrices"
+            )
 
-    def place(self, u: UOp) -> None:
-        if not self.dialect.has_blocks and u.op is not UOps.THREAD:
-            self.lanes[u] = ["start" if u.op is UOps.START else "stop"]
-            return
+    def place(self, u: UOp) -> list[str]:
+        """The number of the first chunk, the one after the last, or the thread."""
+        if not self.dialect.has_blocks:
+            return [u.op.name.lower()]
         if u.op is UOps.STOP:
-            self.lanes[u] = [f"({self.dialect.block} + 1)"]
-            return
-        is_thread = u.op is UOps.THREAD
-        text = self.dialect.thread if is_thread else self.dialect.block
-        self.lanes[u] = ["thread" if is_thread else "block"]
-        self.emit(f"const i32 {self.scalar(u)} = {self.blocks_only(u, text)};")
+            return [f"({self.dialect.block} + 1)"]
+        name = "block" if u.op is UOps.START else "thread"
+        number = self.dialect.block if u.op is UOps.START else self.dialect.thread
+        self.emit(f"const i32 {name} = {number};")
+        return [name]
 
     def constant(self, dtype: DType, value: float) -> str:
         if is_special(dtype, value):
@@ -242,51 +277,40 @@ class Function:
 
     # -- arithmetic --------------------------------------------------------------------------------
 
-    def expression(self, u: UOp) -> None:
-        if u.op is UOps.CAST and self.is_same(u, u.src[0]):
-            self.lanes[u] = self.lanes[u.src[0]]
-            return
-        if u.op is UOps.CAST and self.is_by_pairs(u):
-            self.cast_pairs(u)
-            return
-        values = self.cast(u) if u.op is UOps.CAST else self.alu(u)
-        if u in self.uses.inlined:
-            self.lanes[u] = [atom(value) for value in values]
-        else:
-            self.define(u, values)
-
-    def is_same(self, u: UOp, x: UOp) -> bool:
-        """True if a cast of an integer needs no text: a variable of the same type, or a literal."""
-        source, target = _dtype(x), _dtype(u)
-        if dtypes.is_float(source) or dtypes.is_float(target) or x in self.uses.inlined:
-            return False
-        if x.op in (UOps.CONST, UOps.IOTA):
-            signed = not (dtypes.is_unsigned(source) or dtypes.is_unsigned(target))
-            whole = dtypes.bool not in (source, target)
-            return signed and whole and within(self.bounds[x], range_of(target))
-        return self.kind(u) == self.kind(x)
+    def expression(self, u: UOp, values: Sequence[str]) -> list[str]:
+        """The values, if they need no variables, or a variable for each."""
+        if u in self.uses.unnamed:
+            return [atom(value) for value in values]
+        return self.define(u, values)
 
     def cast(self, u: UOp) -> list[str]:
         x = u.src[0]
-        kind, source, target = self.kind(u), _dtype(x), _dtype(u)
-        if kind == self.kind(x) and not (dtypes.is_float(source) or dtypes.is_float(target)):
-            return self.lanes[x]
-        return [cast(self.prelude, source, target, kind, lane) for lane in self.lanes[x]]
+        kind, source, target, lanes = self.kind(u), dtype_of(x), dtype_of(u), self.operand(u)
+        is_whole = not (dtypes.is_float(source) or dtypes.is_float(target))
+        if is_whole and x not in self.uses.inlined and self.is_same(u, x):
+            return lanes
+        if is_whole and kind == self.kind(x):
+            return self.expression(u, lanes)
+        are_pairs = source is dtypes.float32 and u.lanes % 2 == 0
+        pair = cprelude.PAIRS.get(target) if are_pairs else None
+        if pair is not None and pair.name in self.dialect.instructions:
+            return self.cast_pairs(pair, target, lanes)
+        target = dtypes.int32 if kind == "i32" else target
+        return self.expression(u, [cast(self.prelude, source, target, lane) for lane in lanes])
 
-    def is_by_pairs(self, u: UOp) -> bool:
-        """True if an instruction rounds two adjacent lanes at once."""
-        source, target = _dtype(u.src[0]), _dtype(u)
-        if source is not dtypes.float32 or target not in cprelude.PAIRED or u.lanes % 2:
+    def is_same(self, u: UOp, x: UOp) -> bool:
+        """True if a cast of an integer needs no text: a variable of the same type, or a literal."""
+        if x.op not in (UOps.CONST, UOps.IOTA):
+            return self.kind(u) == self.kind(x)
+        dtypes_of_both = (dtype_of(x), dtype_of(u))
+        if dtypes.bool in dtypes_of_both or any(map(dtypes.is_unsigned, dtypes_of_both)):
             return False
-        return cprelude.narrowed_pair(target).name in self.dialect.instructions
+        return within(self.bounds[x], range_of(dtype_of(u)))
 
-    def cast_pairs(self, u: UOp) -> None:
-        helper, lanes, pairs = cprelude.narrowed_pair(_dtype(u)), self.lanes[u.src[0]], []
-        for x, y in zip(lanes[::2], lanes[1::2], strict=True):
-            pairs.append(f"t{self.number()}")
-            self.emit(f"const u32 {pairs[-1]} = {self.prelude.call(helper, x, y)};")
-        found = bitcast(self.prelude, dtypes.uint32, _dtype(u), pairs)
-        self.lanes[u] = [atom(lane) for lane in found]
+    def cast_pairs(self, helper: Helper, target: DType, lanes: Sequence[str]) -> list[str]:
+        """Round two adjacent lanes at once."""
+        pairs = [self.result(helper, *pair) for pair in zip(lanes[::2], lanes[1::2], strict=True)]
+        return [atom(lane) for lane in bitcast(self.prelude, dtypes.uint32, target, pairs)]
 
     def alu(self, u: UOp) -> list[str]:
         operands = u.src[1:] if u.arg is ExprOp.WHERE else u.src
@@ -298,9 +322,7 @@ class Function:
         return [alu(u.arg, t, lane) for lane in zip(*texts, strict=True)]
 
     def arithmetic(self, u: UOp, operands: Sequence[UOp]) -> Arithmetic:
-        dtype = _dtype(operands[0])
-        if dtypes.is_float(dtype):
-            return Arithmetic(self.prelude, dtype, type_of(dtype), True, False)
+        dtype = dtype_of(operands[0])
         kinds = {self.kind(s) for s in (*operands, *([u] if u.dtype is dtype else []))}
         kind = "i32" if kinds == {"i32"} else type_of(dtype)
         exact = u.arg in _CAN_OVERFLOW and u in self.bounds
@@ -312,18 +334,18 @@ class Function:
             not_negative=self.bounds.get(operands[0], range_of(dtype))[0] >= 0,
         )
 
-    def halve(self, u: UOp) -> None:
+    def halve(self, u: UOp) -> list[str]:
         """Combine the lower half of the lanes with the upper until one is left."""
-        dtype = _dtype(u)
-        t = Arithmetic(self.prelude, dtype, type_of(dtype), is_exact=False, not_negative=False)
-        lanes = self.lanes[u.src[0]]
+        t, lanes = Arithmetic(self.prelude, dtype_of(u), type_of(dtype_of(u))), self.operand(u)
         while len(lanes) > 1:
             half = len(lanes) // 2
             pairs = zip(lanes[:half], lanes[half:], strict=True)
             lanes = [atom(alu(u.arg, t, pair)) for pair in pairs]
-        self.define(u, lanes)
+        return self.define(u, lanes)
 
-    def across(self, u: UOp) -> None:
+    # -- threads -----------------------------------------------------------------------------------
+
+    def across(self, u: UOp) -> list[str]:
         (_, count, step), threads = u.arg, self.threads
         if threads % (count * step):
             raise RenderError(
@@ -331,103 +353,58 @@ class Function:
                 "into such groups; use a divisor"
             )
         warp = self.target.warp if self.dialect.exchange else 1
-        group = Group(count, step, threads, min(warp, 32))
-        dtype = _dtype(u)
-        lanes = together(dtype, u.lanes, group)
-        helper = across(self.prelude, u, group, lanes)
-        operands = [self.blocks_only(u, self.dialect.thread)]
-        if group.needs_memory:
-            self.scratch_bytes = max(self.scratch_bytes, threads * lanes * dtype.itemsize)
-            kept = memory_type(dtype)
-            kept = kept if lanes == 1 else self.prelude.vector(kept, lanes)
-            operands.append(f"({self.dialect.to_shared}{kept} *)scratch")
-        values = self.lanes[u.src[0]]
-        parts = [values[i : i + lanes] for i in range(0, u.lanes, lanes)]
-        calls = [self.prelude.call(helper, *part, *operands) for part in parts]
+        way = Across(self.prelude, u, threads, min(warp, 32))
+        helper, lanes, operands = way.helper(), way.lanes, [self.dialect.thread]
+        if way.needs_memory:
+            used = threads * lanes * dtype_of(u).itemsize
+            self.scratch_bytes = max(self.scratch_bytes, used)
+            operands.append(f"({self.dialect.to_shared}{way.kept} *)scratch")
+        values = self.operand(u)
         if lanes == 1:
-            self.define(u, calls)
-            return
-        self.lanes[u] = []
-        for call in calls:
-            name = f"t{self.number()}"
-            self.emit(f"const {helper.result} {name} = {call};")
-            self.lanes[u] += [f"{name}.lane[{lane}]" for lane in range(lanes)]
+            return self.define(u, [self.prelude.call(helper, x, *operands) for x in values])
+        parts = [values[i : i + lanes] for i in range(0, u.lanes, lanes)]
+        found = [self.result_lanes(helper, lanes, *part, *operands) for part in parts]
+        return [lane for part in found for lane in part]
 
-    def of_warps(self, u: UOp) -> None:
-        """Raise an error if there are no warps for an operation by warps."""
-        if not self.dialect.exchange or self.target.warp != WARP or self.threads % WARP:
-            raise RenderError(
-                f"{u.op.name}: {self.dialect.name} with warps of {self.target.warp} and blocks of "
-                f"{self.threads} threads has no warps of {WARP} that multiply matrices"
-            )
-
-    def multiply(self, u: UOp) -> None:
-        """Emit a warp's product of matrices; the value is this thread's part of it."""
-        self.of_warps(u)
-        helper = mma(self.prelude, _dtype(u.src[0]))
-        operands = [lane for s in u.src for lane in self.lanes[s]]
-        name = f"t{self.number()}"
-        call = self.prelude.call(helper, "thread", *operands)
-        self.emit(f"const {helper.result} {name} = {call};")
-        self.lanes[u] = [f"{name}.lane[{lane}]" for lane in range(u.lanes)]
-
-    def multiply_together(self, u: UOp) -> None:
+    def multiply_together(self, u: UOp) -> list[str]:
         """Emit a product of matrices by four warps; the value is this thread's part of it."""
-        self.of_warps(u)
         *left, right, beside, before = u.src
-        helper = wgmma(self.prelude, _dtype(right), u.lanes, u.arg)
+        helper = wgmma(self.prelude, dtype_of(right), u.lanes, u.arg)
         held = self.lanes[left[0]] if len(left) == 1 else self.place_of(*left)
-        name = f"t{self.number()}"
         operands = (*held, *self.place_of(right, beside), *self.lanes[before])
-        call = self.prelude.call(helper, "thread", *operands)
-        self.emit(f"const {helper.result} {name} = {call};")
-        self.lanes[u] = [f"{name}.lane[{lane}]" for lane in range(u.lanes)]
+        return self.result_lanes(helper, u.lanes, "thread", *operands)
 
     def place_of(self, pointer: UOp, index: UOp) -> list[str]:
         """An array, and an index in it."""
         return [self.pointers[pointer], self.scalar(index)]
 
-    def matrices(self, u: UOp) -> None:
+    def matrices(self, u: UOp) -> list[str]:
         """Emit a load of four matrices; this thread gives the place of a row, and gets parts of all
         four.
         """
-        self.of_warps(u)
         (row,) = self.elements(u.src[0], u.src[1], 1)
-        name = f"t{self.number()}"
-        helper = matrices(self.prelude, u.arg)
-        call = self.prelude.call(helper, "thread", f"&{row}")
-        self.emit(f"const {helper.result} {name} = {call};")
-        registers = [f"{name}.lane[{i}]" for i in range(4)]
-        lanes = bitcast(self.prelude, dtypes.uint32, _dtype(u), registers)
-        self.lanes[u] = [atom(lane) for lane in lanes]
+        registers = self.result_lanes(matrices(self.prelude, u.arg), 4, "thread", f"&{row}")
+        return [atom(x) for x in bitcast(self.prelude, dtypes.uint32, dtype_of(u), registers)]
 
     # -- memory ------------------------------------------------------------------------------------
 
     def array(self, u: UOp) -> None:
-        """Declare scratch memory at the top of the function."""
+        """Declare an array at the top of the function: a thread's own, or the block's."""
         name, size = u.arg
-        dtype = _dtype(u)
-        self.pointers[u] = f"{re.sub('[^A-Za-z0-9_]', '_', name)}_{self.number()}"
-        text = f"{memory_type(dtype)} {self.pointers[u]}[{size}];"
-        if u.op is UOps.SHARED:
-            self.blocks_only(u, "")
-            self.share(u, text)
-        else:
-            self.top.append(self.dialect.aligned.format(bytes=_VECTOR_BYTES) + text)
-
-    def share(self, u: UOp, declaration: str) -> None:
-        """Declare an array in the memory of the block."""
-        size = u.arg[1] * _dtype(u).itemsize
+        kind = memory_type(dtype_of(u))
+        self.pointers[u] = pointer = f"{symbol(name)}_{self.number()}"
+        declaration, size = f"{kind} {pointer}[{size}];", size * dtype_of(u).itemsize
+        if u.op is UOps.LOCAL:
+            self.top.append(self.dialect.aligned.format(bytes=_VECTOR_BYTES) + declaration)
+            return
         if not self.asks:
             self.shared(declaration, size)
             return
-        if self.shared_bytes == 0:
-            asked = self.dialect.shared_at_launch.format(bytes=self.shared_alignment)
-            self.top += asked.splitlines()
-        kind, first = memory_type(_dtype(u)), self.shared_bytes
-        multiple = self.shared_alignment
+        first, multiple = self.shared_bytes, self.shared_alignment
+        if first == 0:
+            self.top += self.dialect.shared_at_launch.format(bytes=multiple).splitlines()
         self.count_shared(declaration, -(-size // multiple) * multiple)
-        self.top.append(f"{kind} *const {self.pointers[u]} = ({kind} *)(shared + {first});")
+        self.top.append(f"{kind} *const {pointer} = ({kind} *)(shared + {first});")
 
     def shared(self, declaration: str, size: int) -> None:
         """Declare an array of a fixed size in the memory of the block."""
@@ -448,13 +425,6 @@ class Function:
         spaces = {UOps.PARAM: self.dialect.device, UOps.SHARED: self.dialect.to_shared}
         return spaces.get(pointer.op, "")
 
-    def register(self, u: UOp) -> None:
-        kind, name = self.kind(u), f"acc{self.number()}"
-        names = [name] if u.lanes == 1 else [f"{name}_{i}" for i in range(u.lanes)]
-        for variable, value in zip(names, self.lanes[u.src[0]], strict=True):
-            self.emit(f"{kind} {variable} = {bare(value)};")
-        self.lanes[u] = names
-
     def elements(self, pointer: UOp, index: UOp, lanes: int) -> list[str]:
         """The place in memory of each lane."""
         texts = self.lanes[index]
@@ -462,32 +432,29 @@ class Function:
             texts = [_plus(texts[0], lane) for lane in range(lanes)]
         return [f"{self.pointers[pointer]}[{bare(text)}]" for text in texts]
 
-    def masks(self, u: UOp, position: int) -> list[str] | None:
-        """The mask of each lane; None if all are on."""
-        masks = self.lanes[u.src[position]] if len(u.src) > position else None
-        return None if masks is not None and set(masks) == {"true"} else masks
+    def accesses(
+        self, u: UOp, pointer: UOp, lanes: int, mask: Sequence[UOp], *indices: UOp
+    ) -> list[tuple[int, int, str | None]]:
+        """(first lane, number of lanes, mask) of each access of a LOAD, STORE or COPY."""
+        masks = self.lanes[mask[0]] if mask else ["true"] * lanes
+        is_aligned = isinstance(u.arg, int) and all(index.lanes == 1 for index in indices)
+        multiple = u.arg if is_aligned and len(set(masks)) == 1 else 1
+        parts = pieces(lanes, dtype_of(pointer).itemsize, multiple)
+        all_on = set(masks) == {"true"}
+        return [(first, n, None if all_on else masks[first]) for first, n in parts]
 
-    def parts(self, u: UOp, value: UOp, masks: Sequence[str] | None) -> list[tuple[int, int]]:
-        """(first lane, number of lanes) of the accesses of a LOAD or STORE."""
-        single = [(lane, 1) for lane in range(value.lanes)]
-        has_multiple = isinstance(u.arg, int) and u.src[1].lanes == 1
-        if not has_multiple or (masks is not None and len(set(masks)) > 1):
-            return single
-        return pieces(value.lanes, _dtype(value).itemsize, u.arg)
-
-    def load(self, u: UOp) -> None:
-        elements, masks = self.elements(u.src[0], u.src[1], u.lanes), self.masks(u, 2)
-        parts, name = self.parts(u, u, masks), f"t{self.number()}"
-        self.lanes[u] = []
-        for first, lanes in parts:
-            mask = masks[first] if masks is not None else None
+    def load(self, u: UOp) -> list[str]:
+        pointer, index = u.src[:2]
+        elements, names = self.elements(pointer, index, u.lanes), self.names(u)
+        found = []
+        for first, lanes, mask in self.accesses(u, pointer, u.lanes, u.src[2:], index):
             if lanes > 1:
-                self.lanes[u] += self.load_vector(u, elements[first], lanes, mask)
+                found += self.load_vector(u, elements[first], lanes, mask)
                 continue
-            variable = name if u.lanes == 1 else f"{name}_{first}"
-            value = self.load_element(_dtype(u), elements[first], mask)
-            self.emit(f"const {self.kind(u)} {variable} = {value};")
-            self.lanes[u].append(variable)
+            value = self.load_element(dtype_of(u), elements[first], mask)
+            self.emit(f"const {self.kind(u)} {names[first]} = {value};")
+            found.append(names[first])
+        return found
 
     def load_element(self, dtype: DType, element: str, mask: str | None) -> str:
         value = f"{element} != 0" if dtype is dtypes.bool else element
@@ -495,73 +462,75 @@ class Function:
 
     def load_vector(self, u: UOp, element: str, lanes: int, mask: str | None) -> list[str]:
         """Load adjacent elements by one access; the lanes."""
-        kind = self.prelude.vector(memory_type(_dtype(u)), lanes)
+        kind = self.prelude.vector(memory_type(dtype_of(u)), lanes)
         name = f"v{self.number()}"
         place = f"*(const {self.space(u.src[0])}{kind} *)&{element}"
         if mask is None:
             self.emit(f"const {kind} {name} = {place};")
         else:
-            self.emit(f"{kind} {name} = {{{{{', '.join(['0'] * lanes)}}}}};")
-            self.emit(f"if ({bare(mask)}) {name} = {place};")
-        elements = [f"{name}.lane[{lane}]" for lane in range(lanes)]
+            self.emit(f"{kind} {name} = {struct(['0'] * lanes)};")
+            self.emit(f"{_guard(mask)}{name} = {place};")
+        elements = lanes_of(name, lanes)
         return [f"({x} != 0)" for x in elements] if u.dtype is dtypes.bool else elements
 
     def store(self, u: UOp) -> None:
         pointer, index, value = u.src[:3]
-        elements, masks = self.elements(pointer, index, value.lanes), self.masks(u, 3)
-        values = self.lanes[value]
-        for first, lanes in self.parts(u, value, masks):
-            target, new = elements[first], bare(values[first])
+        elements = self.elements(pointer, index, value.lanes)
+        values = [bare(lane) for lane in self.lanes[value]]
+        for first, lanes, mask in self.accesses(u, pointer, value.lanes, u.src[3:], index):
+            target, new = elements[first], values[first]
             if lanes > 1:
-                kind = self.prelude.vector(memory_type(_dtype(value)), lanes)
+                kind = self.prelude.vector(memory_type(dtype_of(value)), lanes)
                 new = f"v{self.number()}"
-                numbers = ", ".join(bare(value) for value in values[first : first + lanes])
-                self.emit(f"const {kind} {new} = {{{{{numbers}}}}};")
+                self.emit(f"const {kind} {new} = {struct(values[first : first + lanes])};")
                 target = f"*({self.space(pointer)}{kind} *)&{target}"
-            guard = f"if ({bare(masks[first])}) " if masks is not None else ""
-            self.emit(f"{guard}{target} = {new};")
+            self.emit(f"{_guard(mask)}{target} = {new};")
 
     def copy(self, u: UOp) -> None:
         """Emit copies of adjacent elements, as far as they are aligned; of others one by one."""
-        self.blocks_only(u, "")
-        to, to_index, source, index = u.src[:4]
-        dtype, masks = _dtype(to), self.masks(u, 4)
-        places = zip(
-            self.elements(to, to_index, u.lanes), self.elements(source, index, u.lanes), strict=True
-        )
-        pairs = list(places)
-        guard = f"if ({bare(self.scalar(u.src[5]))}) " if len(u.src) > 5 else ""
-        vectors = isinstance(u.arg, int) and {to_index.lanes, index.lanes} == {1}
-        whole = vectors and (masks is None or len(set(masks)) == 1)
-        parts = pieces(u.lanes, dtype.itemsize, u.arg if whole else 1)
-        for first, lanes in parts:
-            helper = copy_ahead(self.prelude, dtype, lanes)
-            kind = memory_type(dtype) if lanes == 1 else f"{memory_type(dtype)}_x{lanes}"
-            here, there = pairs[first]
+        to, to_index, source, index, mask, *only_if = u.src
+        here, there = self.elements(to, to_index, u.lanes), self.elements(source, index, u.lanes)
+        guard = _guard(self.scalar(only_if[0]) if only_if else None)
+        for first, lanes, valid in self.accesses(u, to, u.lanes, [mask], to_index, index):
+            kind = self.prelude.vector(memory_type(dtype_of(to)), lanes)
             call = self.prelude.call(
-                helper,
-                f"({self.dialect.to_shared}{kind} *)&{here}",
-                f"({self.dialect.device}const {kind} *)&{there}",
-                bare(masks[first]) if masks is not None else "true",
+                copy_ahead(self.prelude, dtype_of(to), lanes),
+                f"({self.dialect.to_shared}{kind} *)&{here[first]}",
+                f"({self.dialect.device}const {kind} *)&{there[first]}",
+                bare(valid or "true"),
             )
             self.emit(f"{guard}{call};")
 
     # -- control -----------------------------------------------------------------------------------
 
-    def open_loop(self, u: UOp) -> None:
+    def open_loop(self, u: UOp) -> list[str]:
         first, limit, step = (self.scalar(s) for s in u.src)
         if self.is_block(u):
-            self.lanes[u] = [first]
-            return
-        name, kind = f"i{self.depth - 1}", self.kind(u)
-        self.lanes[u] = [name]
+            return [first]
+        name = f"i{self.depth - 1}"
         advance = f"{name}++" if step == "1" else f"{name} += {step}"
-        self.emit(f"for ({kind} {name} = {bare(first)}; {name} < {limit}; {advance}) {{")
+        self.emit(f"for ({self.kind(u)} {name} = {bare(first)}; {name} < {limit}; {advance}) {{")
         self.depth += 1
+        return [name]
+
+    def close(self) -> None:
+        """Close the innermost loop or condition."""
+        self.depth -= 1
+        self.emit("}")
+        if self.waits and self.depth == 1:
+            self.waits, self.behind = False, self.dialect.after_waiting
 
     def is_block(self, u: UOp) -> bool:
         """True if a loop is over the chunks, of which a block has one."""
-        return self.dialect.has_blocks and _is_over_chunks(u)
+        if u.op is not UOps.LOOP or not self.dialect.has_blocks:
+            return False
+        ends = [s.src[0] if s.op is UOps.CAST else s for s in u.src[:2]]
+        return [s.op for s in ends] == [UOps.START, UOps.STOP]
+
+
+def _guard(mask: str | None) -> str:
+    """The beginning of a statement that is done if a mask is true."""
+    return f"if ({bare(mask)}) " if mask else ""
 
 
 def _plus(index: str, offset: int) -> str:
@@ -569,34 +538,3 @@ def _plus(index: str, offset: int) -> str:
     if index.isdecimal():
         return str(int(index) + offset)
     return f"{index} + {offset}" if offset else index
-
-
-def _threads(uops: Sequence[UOp]) -> int:
-    return next((u.arg or 1 for u in uops if u.op is UOps.EXTENT), 1)
-
-
-def _is_over_chunks(u: UOp) -> bool:
-    if u.op is not UOps.LOOP:
-        return False
-    ends = [s.src[0] if s.op is UOps.CAST else s for s in u.src[:2]]
-    return [s.op for s in ends] == [UOps.START, UOps.STOP]
-
-
-def _waiting_blocks(uops: Sequence[UOp]) -> frozenset[UOp]:
-    """The loops and conditions in which threads wait, if anything comes after them.
-
-    The outermost ones count, and the loop over chunks does not.
-    """
-    found: set[UOp] = set()
-    waiting: set[UOp] = set()
-    open_blocks: list[UOp] = []
-    for u in uops:
-        if u.op in (UOps.LOOP, UOps.IF):
-            open_blocks.append(u)
-        elif u.op in (UOps.END, UOps.ENDIF):
-            open_blocks.pop()
-            continue
-        elif u.op in (UOps.BARRIER, UOps.ACROSS, UOps.MMA, UOps.WGMMA):
-            waiting.update([block for block in open_blocks if not _is_over_chunks(block)][:1])
-        found |= waiting.difference(open_blocks)
-    return frozenset(found)

@@ -6,32 +6,16 @@ from collections import defaultdict
 from collections.abc import Sequence
 from typing import Final, final
 
-from ferrule.codegen.uops import UOp, UOps
+from ferrule.codegen.uops import NO_VALUE, UOp, UOps
 
-_EFFECTS: Final = frozenset(
-    {
-        UOps.STORE,
-        UOps.SET,
-        UOps.LOOP,
-        UOps.END,
-        UOps.IF,
-        UOps.ENDIF,
-        UOps.BARRIER,
-        UOps.ACROSS,
-        UOps.MMA,
-        UOps.MATRICES,
-        UOps.COPY,
-        UOps.COMMIT,
-        UOps.WAIT,
-        UOps.WGMMA,
-        UOps.WGMMA_FENCE,
-        UOps.WGMMA_COMMIT,
-        UOps.WGMMA_WAIT,
-        UOps.PROXY_FENCE,
-    }
-)
+# A PREFETCH changes nothing but the time, and standard C has no such statement.
+_EFFECTS: Final = (NO_VALUE - {UOps.EXTENT, UOps.PREFETCH}) | {
+    *(UOps.LOOP, UOps.ACROSS, UOps.MMA, UOps.MATRICES, UOps.WGMMA)
+}
 _PURE: Final = frozenset({UOps.ALU, UOps.CAST})
-_TAKE_EXPRESSIONS: Final = _PURE | {UOps.LOAD, UOps.STORE, UOps.SET, UOps.IF}
+# The operand that is the value of a UOp without one.
+_STORED: Final = {UOps.STORE: 2, UOps.SET: 1, UOps.IF: 0}
+_TAKE_EXPRESSIONS: Final = _PURE | {UOps.LOAD, *_STORED}
 # UOps that only rename the lanes of their operands.
 _RENAME: Final = frozenset({UOps.SPLAT, UOps.EXTRACT, UOps.SHUFFLE})
 # A cast that changes nothing does so as well.
@@ -44,8 +28,8 @@ class Uses:
     """The form of each value of a program in a C text.
 
     `live`: values that a store, a loop, a condition or another thread depends on. `inlined`: values
-    used once, near the place where they are computed. `renamed`: register values that are used
-    before the register changes, so that the register can be read instead.
+    used once, near the place where they are computed. `unnamed`: these, and register values that
+    are used before the register changes, so that the register can be read instead.
     """
 
     def __init__(self, uops: Sequence[UOp]) -> None:
@@ -61,7 +45,8 @@ class Uses:
             if u.op is UOps.SET:
                 self.sets[u.src[0]].append(self.place[u])
         self.inlined = self._inlined(uops)
-        self.renamed = {u for u in uops if u.op is UOps.GET and self._may_rename(u)}
+        renamed = {u for u in uops if u.op is UOps.GET and self._may_rename(u)}
+        self.unnamed = self.inlined | renamed
 
     def _inlined(self, uops: Sequence[UOp]) -> set[UOp]:
         length: dict[UOp, int] = {}
@@ -77,18 +62,16 @@ class Uses:
         """True if a user can contain the expression instead of a variable."""
         if user.op not in _TAKE_EXPRESSIONS or self.scope[user] is not self.scope[u]:
             return False
-        values = {UOps.STORE: 2, UOps.SET: 1, UOps.IF: 0}
-        value = user.src[values[user.op]] if user.op in values else user
+        value = user.src[_STORED[user.op]] if user.op in _STORED else user
         # An index of many lanes is repeated in each of their accesses.
         return value.lanes == u.lanes
 
     def _may_rename(self, u: UOp) -> bool:
-        register = u.src[0]
-        after = [place for place in self.sets[register] if place > self.place[u]]
-        if not after:
-            return all(self._stays(user, u) for user in self.users[u])
-        # Lanes change one after the other, and one must not be read after another has changed.
-        last = after[0] - (u.lanes > 1 and any(self._mixes(user) for user in self.users[u]))
+        after = [place for place in self.sets[u.src[0]] if place > self.place[u]]
+        last = min(after, default=len(self.place))
+        if u.lanes > 1 and any(self._mixes(user) for user in self.users[u]):
+            # Lanes change one after the other, and one must not be read after another has changed.
+            last -= 1
         return all(self._stays(user, u) and self._evaluated(user) <= last for user in self.users[u])
 
     def _mixes(self, u: UOp) -> bool:

@@ -8,14 +8,15 @@ plain version stands beside it for others.
 from __future__ import annotations
 
 import textwrap
-from functools import cache
+from collections.abc import Iterable
 from typing import final
 
 from ferrule.base.records import dataclass
 from ferrule.ir.dtype import DType, dtypes
 from ferrule.renderer.c.dialect import Dialect, type_of
-from ferrule.renderer.float8 import FORMATS, Format
+from ferrule.renderer.float8 import FORMATS
 
+SHIM = "defined(FERRULE_SHIM)"  # in the tests, which define functions with CUDA's names
 _UNSIGNED_BITS = {"float": "u32", "double": "u64"}
 
 
@@ -47,13 +48,14 @@ class Prelude:
         self._add(helper)
         return f"{helper.name}({', '.join(operands)})"
 
-    def maths(self, name: str, kind: str, *operands: str) -> str:
-        """A call of one of the language's own functions, of float or double."""
-        suffix = self.dialect.float_suffix if kind == "float" else ""
-        return f"{name}{suffix}({', '.join(operands)})"
+    def function(self, name: str, kind: str) -> str:
+        """The name of one of the language's own functions, of float or double."""
+        return name + (self.dialect.float_suffix if kind == "float" else "")
 
     def vector(self, kind: str, lanes: int) -> str:
-        """A struct of adjacent elements, which one instruction moves."""
+        """A struct of adjacent elements, which one instruction moves; one alone needs none."""
+        if lanes == 1:
+            return kind
         name = f"{kind}_x{lanes}"
         size = lanes * _size(kind)
         self.parts.setdefault("aligned", _aligned(self.dialect))
@@ -70,9 +72,29 @@ class Prelude:
         body = helper.body
         instruction = self.dialect.instructions.get(helper.name)
         if instruction is not None:
-            body = f"#if {self.dialect.instructions_if}\n{instruction}\n#else\n{body}\n#endif"
+            body = either(self.dialect.instructions_if, instruction, otherwise=body)
         head = f"{self.dialect.function}{helper.result} {helper.name}({helper.parameters})"
         self.parts[helper.name] = f"{head} {{\n{_indented(body)}\n}}"
+
+
+def struct(values: Iterable[str]) -> str:
+    """The initial value of a struct of adjacent elements."""
+    return f"{{{{{', '.join(values)}}}}}"
+
+
+def lanes_of(name: str, lanes: int) -> list[str]:
+    """The lanes of a struct of adjacent elements."""
+    return [f"{name}.lane[{lane}]" for lane in range(lanes)]
+
+
+def either(condition: str, text: str, in_tests: str = "", otherwise: str = "") -> str:
+    """A text for compilers that meet a condition, and those for others."""
+    parts = [f"#if {condition}", text]
+    if in_tests:
+        parts += [f"#elif {SHIM}", in_tests]
+    if otherwise:
+        parts += ["#else", otherwise]
+    return "\n".join([*parts, "#endif"])
 
 
 def _indented(body: str) -> str:
@@ -93,14 +115,12 @@ def _aligned(dialect: Dialect) -> str:
 # -- bits ------------------------------------------------------------------------------------------
 
 
-@cache
 def bits_of(kind: str) -> Helper:
     """The bits of a float or a double."""
     whole = _UNSIGNED_BITS[kind]
     return _same_bits(f"bits_of_{kind}", kind, whole)
 
 
-@cache
 def of_bits(kind: str) -> Helper:
     """The float or double that has these bits."""
     return _same_bits(f"{kind}_of_bits", _UNSIGNED_BITS[kind], kind)
@@ -114,55 +134,50 @@ def _same_bits(name: str, source: str, target: str) -> Helper:
 # -- integers and comparison -----------------------------------------------------------------------
 
 
-@cache
+def _of_two(name: str, kind: str, *lines: str) -> Helper:
+    return Helper(f"{name}_{kind}", kind, f"{kind} a, {kind} b", "\n".join(lines))
+
+
 def maximum(kind: str) -> Helper:
     """The maximum: NaN if either is, and the first of two equal ones."""
     return _extremum("max", kind, "a < b")
 
 
-@cache
 def minimum(kind: str) -> Helper:
     return _extremum("min", kind, "b < a")
 
 
 def _extremum(name: str, kind: str, better: str) -> Helper:
     chosen = f"{better} || b != b" if kind in _UNSIGNED_BITS else better
-    return Helper(f"{name}_{kind}", kind, f"{kind} a, {kind} b", f"return {chosen} ? b : a;")
+    return _of_two(name, kind, f"return {chosen} ? b : a;")
 
 
-@cache
 def floor_divide(kind: str) -> Helper:
     """The quotient rounded down; the divisor is positive."""
-    body = "return a / b - (a % b < 0);"
-    return Helper(f"floor_divide_{kind}", kind, f"{kind} a, {kind} b", body)
+    return _of_two("floor_divide", kind, "return a / b - (a % b < 0);")
 
 
-@cache
 def floor_remainder(kind: str) -> Helper:
     """The remainder of floor division; the divisor is positive."""
-    body = "return a % b < 0 ? a % b + b : a % b;"
-    return Helper(f"floor_remainder_{kind}", kind, f"{kind} a, {kind} b", body)
+    return _of_two("floor_remainder", kind, "return a % b < 0 ? a % b + b : a % b;")
 
 
-@cache
 def divide(kind: str) -> Helper:
     """The quotient towards zero; x / 0 = 0, and the one quotient that does not fit wraps."""
     whole = f"u{max(int(kind[1:]), 32)}"
-    lines = ["if (b == 0) return 0;"]
-    if kind.startswith("i"):
-        lines.append(f"if (b == -1) return ({kind})(0u - ({whole})a);")
-    lines.append("return a / b;")
-    return Helper(f"divide_{kind}", kind, f"{kind} a, {kind} b", "\n".join(lines))
+    wraps = f"if (b == -1) return ({kind})(0u - ({whole})a);"
+    return _truncated("divide", kind, "if (b == 0) return 0;", wraps, "return a / b;")
 
 
-@cache
 def remainder(kind: str) -> Helper:
     """The remainder with the sign of a; x % 0 = x."""
-    lines = ["if (b == 0) return a;"]
-    if kind.startswith("i"):
-        lines.append("if (b == -1) return 0;")
-    lines.append("return a % b;")
-    return Helper(f"remainder_{kind}", kind, f"{kind} a, {kind} b", "\n".join(lines))
+    fits = "if (b == -1) return 0;"
+    return _truncated("remainder", kind, "if (b == 0) return a;", fits, "return a % b;")
+
+
+def _truncated(name: str, kind: str, zero: str, minus_one: str, other: str) -> Helper:
+    special = [zero, minus_one] if kind.startswith("i") else [zero]
+    return _of_two(name, kind, *special, other)
 
 
 COUNT_BITS = Helper(
@@ -243,10 +258,11 @@ return float_of_bits((bits_of_float(near) - too_far) | inexact);""",
 )
 
 
-def _float_of_float8(name: str, f: Format) -> Helper:
+def _float_of_float8(dtype: DType) -> Helper:
     """float from a float8: its bits, shifted to their places in a float32, are the number times
     2**(bias - 127).
     """
+    f, name = FORMATS[dtype], dtype.name.removeprefix("float8_")
     body = f"""const u32 size = x & 0x7Fu;
 const u32 moved = size << {f.shift};
 const u32 finite = bits_of_float(float_of_bits(moved) * 0x1p+{127 - f.bias}f);
@@ -255,10 +271,11 @@ return float_of_bits(number | (x & 0x80u) << 24);"""
     return Helper(f"float_of_{name}", "float", "u8 x", body, (_BITS, _FLOAT))
 
 
-def _float8_of_float(name: str, f: Format) -> Helper:
+def _float8_of_float(dtype: DType) -> Helper:
     """A float8 from float; a subnormal is rounded by adding a number whose last bit is
     their step.
     """
+    f, name = FORMATS[dtype], dtype.name.removeprefix("float8_")
     least = (127 - f.bias + 1) << 23
     step = 1 - f.bias - f.fraction + 23
     rounds = f"(size >> {f.shift} & 1u) + {(1 << (f.shift - 1)) - 1:#x}u"
@@ -271,31 +288,28 @@ return (u8)(sign | (finite > {f.largest:#x}u ? {f.overflow:#x}u : finite));"""
     return Helper(f"{name}_of_float", "u8", "float x", body, (_BITS, _FLOAT))
 
 
-@cache
-def widened(dtype: DType) -> Helper:
-    """float from the bits of a narrower float."""
-    if dtype in FORMATS:
-        return _float_of_float8(dtype.name.removeprefix("float8_"), FORMATS[dtype])
-    return FLOAT_OF_HALF if dtype is dtypes.float16 else FLOAT_OF_BFLOAT16
+WIDENED = {
+    dtypes.float16: FLOAT_OF_HALF,
+    dtypes.bfloat16: FLOAT_OF_BFLOAT16,
+    **{dtype: _float_of_float8(dtype) for dtype in FORMATS},
+}
+"""float from the bits of a narrower float."""
+NARROWED = {
+    dtypes.float16: HALF_OF_FLOAT,
+    dtypes.bfloat16: BFLOAT16_OF_FLOAT,
+    **{dtype: _float8_of_float(dtype) for dtype in FORMATS},
+}
+"""The bits of a narrower float nearest to a float; ties to even."""
 
 
-@cache
-def narrowed(dtype: DType) -> Helper:
-    """The bits of a narrower float nearest to a float; ties to even."""
-    if dtype in FORMATS:
-        return _float8_of_float(dtype.name.removeprefix("float8_"), FORMATS[dtype])
-    return HALF_OF_FLOAT if dtype is dtypes.float16 else BFLOAT16_OF_FLOAT
-
-
-PAIRED = (dtypes.float16, dtypes.bfloat16)  # dtypes of which two numbers are rounded together
-
-
-def narrowed_pair(dtype: DType) -> Helper:
-    """The bits of two numbers, the first in the lower half."""
-    one = narrowed(dtype)
+def _narrowed_pair(one: Helper) -> Helper:
     body = f"return {one.name}(x) | (u32){one.name}(y) << 16;"
     name = one.name.replace("_of_float", "x2_of_floats")
     return Helper(name, "u32", "float x, float y", body, (one,))
+
+
+PAIRS = {dtype: _narrowed_pair(NARROWED[dtype]) for dtype in (dtypes.float16, dtypes.bfloat16)}
+"""The bits of two numbers, the first in the lower half."""
 
 
 # -- products of packed pairs ----------------------------------------------------------------------
@@ -310,16 +324,15 @@ return bits & 0x7F800000u ? x : float_of_bits(bits & 0x80000000u);""",
 )
 
 
-@cache
-def near_exp2(exact: str) -> Helper:
-    """2 to the power of a float, for a normal result; `exact` names the language's own function."""
+def near_exp2(prelude: Prelude) -> Helper:
+    """2 to the power of a float, for a normal result; in general the language's own function."""
+    exact = prelude.function("exp2", "float")
     return Helper("near_exp2", "float", "float x", f"return {exact}(x);")
 
 
-@cache
-def dot(fused: str) -> Helper:
-    """Two multiply-adds on pairs of bfloat16, the upper halves first; `fused` names float's fma."""
-    flush = _WITHOUT_SUBNORMALS.name
+def dot(prelude: Prelude) -> Helper:
+    """Two multiply-adds on pairs of bfloat16, the upper halves first."""
+    flush, fused = _WITHOUT_SUBNORMALS.name, prelude.function("fma", "float")
     body = f"""const float upper_a = {flush}(float_of_bits(a & 0xFFFF0000u));
 const float upper_b = {flush}(float_of_bits(b & 0xFFFF0000u));
 const float lower_a = {flush}(float_of_bits(a << 16));

@@ -12,7 +12,7 @@ from typing import final
 from ferrule.codegen.uops import UOp, UOps
 from ferrule.ir.dtype import dtypes
 from ferrule.ir.target import Target
-from ferrule.renderer.base import Renderer, RenderError
+from ferrule.renderer.base import Renderer, RenderError, until_extent
 from ferrule.renderer.c.alu import bare
 from ferrule.renderer.c.dialect import CUDA, OPENCL, Dialect, memory_type, symbol
 from ferrule.renderer.c.function import Function
@@ -20,63 +20,41 @@ from ferrule.renderer.c.launch import blocks_at_once
 from ferrule.renderer.c.prelude import Prelude
 
 
-def _memory_type(u: UOp) -> str:
-    assert u.dtype is not None
-    return memory_type(u.dtype)
-
-
-def _slots(uops: Sequence[UOp]) -> dict[int, UOp]:
-    return {u.arg: u for u in uops if u.op in (UOps.PARAM, UOps.VALUE)}
-
-
-def _stored(uops: Sequence[UOp]) -> frozenset[int]:
-    """The slots of the buffers that a program writes."""
-    pointers = (u.src[0] for u in uops if u.op is UOps.STORE)
-    return frozenset(p.arg for p in pointers if p.op is UOps.PARAM)
-
-
 def _parameters(function: Function, uops: Sequence[UOp]) -> str:
-    """A pointer for each buffer, then an integer for each variable."""
-    slots, dialect = _slots(uops), function.dialect
-    n_buffers = 1 + max((slot for slot, u in slots.items() if u.op is UOps.PARAM), default=-1)
-    texts, stored = [], _stored(uops)
-    for slot in range(max(slots, default=-1) + 1):
-        u = slots.get(slot)
-        if slot >= n_buffers:
-            texts.append(f"i32 value{slot - n_buffers}")
-            continue
-        kind = "void" if u is None else _memory_type(u)
-        const, restrict = "", ""
-        if slot not in stored:
-            const, restrict = "const ", dialect.restrict
-        texts.append(f"{dialect.device}{const}{kind} *{restrict}data{slot}")
+    """Name the buffers and the variables; the parameters of the kernel.
+
+    For thread blocks it has a pointer for each buffer, then an integer for each variable. On the
+    CPU the same names are declared, from the argument table.
+    """
+    dialect = function.dialect
+    slots = {u.arg: u for u in uops if u.op in (UOps.PARAM, UOps.VALUE)}
+    stored = {u.src[0].arg for u in uops if u.op is UOps.STORE and u.src[0].op is UOps.PARAM}
+    buffers = [slot for slot, u in slots.items() if u.op is UOps.PARAM]
+    n_buffers = 1 + max(buffers, default=-1) if dialect.has_blocks else 0
+
+    def kind(slot: int) -> str:
+        dtype = slots[slot].dtype if slot in slots else None
+        return ("" if slot in stored else "const ") + (memory_type(dtype) if dtype else "void")
+
     for u in uops:
         if u.op is UOps.PARAM:
             function.pointers[u] = f"data{u.arg}"
+            text = f"{kind(u.arg)} *data{u.arg} = ({kind(u.arg)} *)args[{u.arg}];"
         elif u.op is UOps.VALUE:
             function.lanes[u] = [f"value{u.arg - n_buffers}"]
-    return ", ".join(texts)
-
-
-def _from_table(function: Function, uops: Sequence[UOp]) -> None:
-    """Declare the same names, from the argument table of the CPU's interface."""
-    stored = _stored(uops)
-    for u in uops:
-        if u.op is UOps.PARAM:
-            const = "" if u.arg in stored else "const "
-            kind = f"{const}{_memory_type(u)} *"
-            function.pointers[u] = f"data{u.arg}"
-            function.top.append(f"{kind}data{u.arg} = ({kind})args[{u.arg}];")
-        elif u.op is UOps.VALUE:
-            function.lanes[u] = [f"value{u.arg}"]
-            function.top.append(f"const i64 value{u.arg} = args[{u.arg}];")
-
-
-def _extent_of(name: str, uops: Sequence[UOp]) -> int:
-    for position, u in enumerate(uops):
-        if u.op is UOps.EXTENT:
-            return position
-    raise RenderError(f"kernel {name} has no EXTENT; put one behind what computes it")
+            text = f"const i64 value{u.arg} = args[{u.arg}];"
+        else:
+            continue
+        if not dialect.has_blocks:
+            function.top.append(text)
+    if not dialect.has_blocks:
+        return "const i64 *args, i64 start, i64 stop"
+    texts = []
+    for slot in range(n_buffers):
+        restrict = "" if slot in stored else dialect.restrict
+        texts.append(f"{dialect.device}{kind(slot)} *{restrict}data{slot}")
+    n_values = 1 + max(slots, default=-1) - n_buffers
+    return ", ".join([*texts, *(f"i32 value{i}" for i in range(n_values))])
 
 
 @final
@@ -94,7 +72,7 @@ class CStyleRenderer(Renderer):
             RenderError: no EXTENT, arithmetic on a dtype that is for storage only, an operation
                 that has to be expanded first, or more threads or shared memory than there are.
         """
-        extent = uops[_extent_of(name, uops)]
+        before, extent = until_extent(name, uops)
         if (extent.arg or 1) > max(self.target.block_threads, 1):
             raise RenderError(
                 f"kernel {name} has blocks of {extent.arg} threads; {self.target.name} takes "
@@ -103,7 +81,7 @@ class CStyleRenderer(Renderer):
         prelude = Prelude(self.dialect)
         functions = [self._kernel(name, uops, prelude)]
         if not self.dialect.has_blocks:
-            functions.append(self._extent(name, uops, prelude))
+            functions.append(self._extent(name, before, extent.src[0], prelude))
         parts = [f"// kernel {name}", self._header(uops), prelude.text(), *functions]
         return "\n\n".join(part for part in parts if part) + "\n"
 
@@ -115,11 +93,7 @@ class CStyleRenderer(Renderer):
 
     def _kernel(self, name: str, uops: Sequence[UOp], prelude: Prelude) -> str:
         function = Function(self.dialect, self.target, prelude, uops)
-        parameters = "const i64 *args, i64 start, i64 stop"
-        if self.dialect.has_blocks:
-            parameters = _parameters(function, uops)
-        else:
-            _from_table(function, uops)
+        parameters = _parameters(function, uops)
         for u in uops:
             function.add(u)
         body = function.text()  # tells how much memory the threads share
@@ -134,15 +108,12 @@ class CStyleRenderer(Renderer):
         )
         return self.dialect.kernel + launch
 
-    def _extent(self, name: str, uops: Sequence[UOp], prelude: Prelude) -> str:
-        position = _extent_of(name, uops)
-        root = uops[position].src[0]
+    def _extent(self, name: str, before: Sequence[UOp], root: UOp, prelude: Prelude) -> str:
         # Values without a use are left out, so the returned number needs one.
         returned = UOp(UOps.SET, src=(root, root))
-        before = [*uops[:position], returned]
-        function = Function(self.dialect, self.target, prelude, before)
-        _from_table(function, before)
-        for u in before[:-1]:
+        function = Function(self.dialect, self.target, prelude, [*before, returned])
+        _parameters(function, before)
+        for u in before:
             function.add(u)
         result = bare(function.scalar(root))
         head = f"i64 {symbol(name)}_extent(const i64 *args)"

@@ -48,7 +48,7 @@ def terms_of(index: UOp) -> tuple[list[UOp], int]:
     return terms, number
 
 
-def needed(uops: Sequence[UOp]) -> set[UOp]:
+def computed_values(uops: Sequence[UOp]) -> set[UOp]:
     """The UOps that have to be computed: all but the sums that are only part of addresses."""
     found: set[UOp] = set()
     for u in reversed(uops):
@@ -117,7 +117,7 @@ class Addresses:
             base = self._known(inside, f"getelementptr {kind}, ptr {base}, i64 {total}")
         if number == 0:
             return base
-        return self.code.value(f"getelementptr i8, ptr {base}, i64 {number * size}")
+        return self.code.assign(f"getelementptr i8, ptr {base}, i64 {number * size}")
 
     def chosen(self, condition: str, address: str, other: str) -> str:
         """One of two addresses: the first if a condition holds.
@@ -128,13 +128,13 @@ class Addresses:
         """
         level = self._level(condition)
         if level == len(self.loops):
-            return self.code.value(f"select i1 {condition}, ptr {address}, ptr {other}")
+            return self.code.assign(f"select i1 {condition}, ptr {address}, ptr {other}")
         mask = self._known(level, f"sext i1 {condition} to i64")
-        start, end = (self.code.value(f"ptrtoint ptr {p} to i64") for p in (other, address))
-        distance = self.code.value(f"sub i64 {end}, {start}")
-        masked = self.code.value(f"and i64 {distance}, {mask}")
-        place = self.code.value(f"add i64 {start}, {masked}")
-        return self.code.value(f"inttoptr i64 {place} to ptr")
+        start, end = (self.code.assign(f"ptrtoint ptr {p} to i64") for p in (other, address))
+        distance = self.code.assign(f"sub i64 {end}, {start}")
+        masked = self.code.assign(f"and i64 {distance}, {mask}")
+        place = self.code.assign(f"add i64 {start}, {masked}")
+        return self.code.assign(f"inttoptr i64 {place} to ptr")
 
     def _level(self, name: str) -> int:
         return self.levels.get(name, 0)
@@ -165,7 +165,7 @@ class Addresses:
             for block in reversed(self.blocks):
                 if text in block.known:
                     return block.known[text]
-            name = self.code.value(text)
+            name = self.code.assign(text)
             self.blocks[-1].known[text] = name
         else:
             loop = self.loops[level]

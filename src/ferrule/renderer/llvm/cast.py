@@ -1,26 +1,20 @@
 """CAST and BITCAST in LLVM IR, between all dtypes.
 
-| from | to | result |
-|---|---|---|
-| any | bool | not equal to 0; NaN is true |
-| integer | integer | wraps |
-| float | integer | the fraction is dropped; what does not fit is some number, the same each time |
-| integer, float | float | nearest, ties to even; from float64 in one rounding |
-
 bfloat16 is converted by shifts: the processors' own instruction flushes subnormals.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Final
+
 from ferrule.ir.dtype import DType, dtypes
 from ferrule.ir.target import Target
-from ferrule.renderer.base import storage_bits
+from ferrule.renderer.arithmetic import Step, conversion
+from ferrule.renderer.base import STORAGE_ONLY
 from ferrule.renderer.float8 import FORMATS
 from ferrule.renderer.llvm import expand, float8
-from ferrule.renderer.llvm.value import Code, Lanes, is_real, lanes_of, register_type
-
-# Dtypes whose bits registers hold.
-_NARROW = frozenset({dtypes.float16, dtypes.bfloat16, *FORMATS})
+from ferrule.renderer.llvm.value import Value, type_of, vector
 
 
 def _has_half(target: Target) -> bool:
@@ -28,156 +22,121 @@ def _has_half(target: Target) -> bool:
     return target.arch == "aarch64" or "+f16c" in target.features.split(",")
 
 
-def _widened(t: Lanes, dtype: DType, x: str) -> str:
+def _by_half(x: Value, first: str, second: str, target: DType) -> Value:
+    """Two conversions, by way of LLVM's own type for float16."""
+    half = vector("half", x.lanes)
+    between = x.code.assign(f"{first} {x} to {half}")
+    return x.made(f"{second} {half} {between} to {type_of(target, x.lanes)}", target)
+
+
+def _widened(x: Value, target: DType) -> Value:
     """float32 from the bits of a narrower float."""
-    if dtype in FORMATS:
-        return float8.widened(t, dtype, x)
-    if dtype is dtypes.bfloat16:
-        whole = t.of("i32")
-        shifted = whole.op("shl", t.convert("zext", x, "i32"), whole.constant(16))
-        return whole.convert("bitcast", shifted, "float")
-    if not _has_half(t.code.target):
-        return expand.half_to_float(t, x)
-    half = t.convert("bitcast", x, "half")
-    return t.of("half").convert("fpext", half, "float")
+    if x.dtype in FORMATS:
+        return float8.widened(x)
+    if x.dtype is dtypes.bfloat16:
+        return (x.bits.resized(dtypes.uint32) << 16).view(target)
+    if not _has_half(x.code.target):
+        return expand.half_to_float(x)
+    return _by_half(x, "bitcast", "fpext", target)
 
 
-def _bfloat16_bits(real: Lanes, x: str) -> str:
-    whole = real.of("i32")
-    bits = real.convert("bitcast", x, "i32")
-    upper = whole.op("lshr", bits, whole.constant(16))
+def _bfloat16_bits(x: Value) -> Value:
+    bits = x.bits
+    upper = bits >> 16
     # Add just under half of the last kept bit, or exactly half if it is odd: ties to even.
-    to_even = whole.op("add", whole.op("and", upper, whole.constant(1)), whole.constant(0x7FFF))
-    rounded = whole.op("lshr", whole.op("add", bits, to_even), whole.constant(16))
-    quiet = whole.op("or", upper, whole.constant(0x40))
-    result = whole.select(real.compare("uno", x, x), quiet, rounded)
-    return whole.convert("trunc", result, "i16")
+    to_even = (upper & 1) + 0x7FFF
+    rounded = bits + to_even >> 16
+    quiet = upper | 0x40
+    return x.is_nan().select(quiet, rounded)
 
 
-def _narrowed(real: Lanes, dtype: DType, x: str) -> str:
+def _narrowed(x: Value, target: DType) -> Value:
     """The bits of a narrower float from float32."""
-    if dtype in FORMATS:
-        return float8.narrowed(real, dtype, x)
-    if dtype is dtypes.bfloat16:
-        return _bfloat16_bits(real, x)
-    if not _has_half(real.code.target):
-        return expand.float_to_half(real, x)
-    half = real.convert("fptrunc", x, "half")
-    return real.of("half").convert("bitcast", half, "i16")
+    if target in FORMATS:
+        return float8.narrowed(x, target)
+    if target is dtypes.bfloat16:
+        return _bfloat16_bits(x).convert("trunc", target)
+    if not _has_half(x.code.target):
+        return expand.float_to_half(x)
+    return _by_half(x, "fptrunc", "bitcast", target)
 
 
-def _odd_float(t: Lanes, x: str) -> str:
+def _odd_float(x: Value, target: DType) -> Value:
     """float64 to float32 with an inexact result made odd, so that one more rounding is correct."""
-    real, whole = t.of("float"), t.of("i32")
-    near = t.convert("fptrunc", x, "float")
-    back = real.convert("fpext", near, "double")
-    size = t.intrinsic("fabs", x)
-    too_far = t.compare("ogt", t.intrinsic("fabs", back), size)
-    bits = real.convert("bitcast", near, "i32")
-    towards_zero = whole.op("sub", bits, t.of("i1").convert("zext", too_far, "i32"))
-    finite = t.compare("olt", size, t.constant(float("inf")))
-    inexact = t.of("i1").op("and", t.compare("one", back, x), finite)
-    odd = whole.op("or", towards_zero, t.of("i1").convert("zext", inexact, "i32"))
-    return whole.convert("bitcast", odd, "float")
+    near = x.resized(target)
+    back = near.resized(x.dtype)
+    size = x.intrinsic("fabs")
+    too_far = back.intrinsic("fabs") > size
+    towards_zero = near.bits - too_far.resized(dtypes.uint32)
+    finite = size < float("inf")
+    inexact = back.op("fcmp one", x) & finite
+    return (towards_zero | inexact.resized(dtypes.uint32)).view(target)
 
 
-def _to_bool(t: Lanes, dtype: DType, x: str) -> str:
-    if dtype in _NARROW:  # bits: both zeros have none but the sign
-        x = t.op("and", x, t.constant((1 << (dtype.bits - 1)) - 1))
-    return t.compare("une" if is_real(t.kind) else "ne", x, t.constant(0))
+def _is_nonzero(x: Value, target: DType) -> Value:
+    if x.dtype in STORAGE_ONLY:  # bits: both zeros have none but the sign
+        x = x.bits & (1 << (x.dtype.bits - 1)) - 1
+    return x.differs(0)
 
 
-def _from_bool(t: Lanes, target: DType, x: str) -> str:
-    to = lanes_of(t.code, target, t.lanes)
-    if target in _NARROW:
-        return to.select(x, to.constant(storage_bits(target, 1.0)), to.constant(0))
-    if is_real(to.kind):
-        return to.select(x, to.constant(1.0), to.constant(0.0))
-    return t.convert("zext", x, to.kind)
+def _one_or_zero(x: Value, target: DType) -> Value:
+    if dtypes.is_float(target):
+        return x.select(x.constant(1.0, target), x.constant(0.0, target))
+    return x.resized(target)
 
 
-def _settled(t: Lanes, whole: Lanes, instruction: str, x: str) -> str:
+def _settled(x: Value, instruction: str, whole: DType) -> Value:
     """A conversion; `freeze` makes the poison of a number that does not fit the same at
     each use.
     """
-    return whole.code.value(f"freeze {whole.type} {t.convert(instruction, x, whole.kind)}")
+    converted = x.convert(instruction, whole)
+    return converted.made(f"freeze {converted}")
 
 
-def _float_to_int(t: Lanes, target: DType, x: str) -> str:
+def _whole_part(x: Value, target: DType) -> Value:
     """A float as an integer, by way of a wider signed one if there is one, so that small negatives
     wrap.
     """
-    wide = "i32" if target.itemsize < 4 or target is dtypes.int32 else "i64"
-    whole = t.of(wide)
-    settled = _settled(t, whole, "fptosi", x)
+    is_small = target.itemsize < 4 or target is dtypes.int32
+    settled = _settled(x, "fptosi", dtypes.int32 if is_small else dtypes.int64)
     if target is dtypes.uint64:
-        is_negative = t.compare("olt", x, t.constant(0))
-        settled = whole.select(is_negative, settled, _settled(t, whole, "fptoui", x))
-    if target.bits == int(wide[1:]):
-        return settled
-    return whole.convert("trunc", settled, register_type(target))
+        is_negative = x < 0
+        settled = is_negative.select(settled, _settled(x, "fptoui", target))
+    return settled.resized(target)
 
 
-def _int_to_float(t: Lanes, source: DType, target: DType, x: str) -> str:
-    instruction = "uitofp" if dtypes.is_unsigned(source) else "sitofp"
-    if target in _NARROW:
-        return _narrowed(t.of("float"), target, t.convert(instruction, x, "float"))
-    return t.convert(instruction, x, register_type(target))
+def _converted(x: Value, target: DType) -> Value:
+    if x.is_real or not dtypes.is_float(target):
+        return x.resized(target)
+    return x.convert("sitofp" if x.is_signed else "uitofp", target)
 
 
-def _int_to_int(t: Lanes, source: DType, target: DType, x: str) -> str:
-    if source.itemsize == target.itemsize:
-        return x
-    if source.itemsize > target.itemsize:
-        return t.convert("trunc", x, register_type(target))
-    instruction = "zext" if dtypes.is_unsigned(source) else "sext"
-    return t.convert(instruction, x, register_type(target))
+_STEPS: Final[dict[Step, Callable[[Value, DType], Value]]] = {
+    Step.TEST: _is_nonzero,
+    Step.CHOOSE: _one_or_zero,
+    Step.WIDEN: _widened,
+    Step.NARROW: _narrowed,
+    Step.ODD: _odd_float,
+    Step.TRUNCATE: _whole_part,
+    Step.CONVERT: _converted,
+}
 
 
-def _float_to_float(t: Lanes, target: DType, x: str) -> str:
-    """Convert a float32 or float64 to another float dtype."""
-    if target in _NARROW:
-        if t.kind == "double":
-            x = _odd_float(t, x)
-        return _narrowed(t.of("float"), target, x)
-    kind = register_type(target)
-    if kind == t.kind:
-        return x
-    return t.convert("fptrunc" if kind == "float" else "fpext", x, kind)
-
-
-def cast(code: Code, x: str, source: DType, target: DType, lanes: int) -> str:
+def cast(x: Value, target: DType) -> Value:
     """The value in another dtype."""
-    t = lanes_of(code, source, lanes)
-    if source is target:
-        return x
-    if target is dtypes.bool:
-        return _to_bool(t, source, x)
-    if source is dtypes.bool:
-        return _from_bool(t, target, x)
-    if source in _NARROW:
-        x, t = _widened(t, source, x), t.of("float")
-    if not is_real(t.kind):
-        if dtypes.is_float(target):
-            return _int_to_float(t, source, target, x)
-        return _int_to_int(t, source, target, x)
-    if dtypes.is_float(target):
-        return _float_to_float(t, target, x)
-    return _float_to_int(t, target, x)
+    for step, dtype in conversion(x.dtype, target):
+        x = _STEPS[step](x, dtype)
+    return x
 
 
-def bitcast(code: Code, x: str, source: DType, target: DType, lanes: int) -> str:
+def bitcast(x: Value, target: DType, lanes: int) -> Value:
     """The same bits as `lanes` values of another dtype."""
-    t = lanes_of(code, source, lanes * target.itemsize // source.itemsize)
-    if source is target:
+    if x.dtype is target:
         return x
-    if t.lanes != lanes:
-        to = lanes_of(code, target, lanes)
-        return code.value(f"bitcast {t.type} {x} to {to.type}")
-    if source is dtypes.bool:
-        byte = t.convert("zext", x, "i8")
-        return bitcast(code, byte, dtypes.uint8, target, lanes)
+    if x.lanes != lanes:
+        return x.made(f"bitcast {x} to {type_of(target, lanes)}", target, lanes)
+    if x.dtype is dtypes.bool:
+        return x.resized(dtypes.uint8).view(target)
     if target is dtypes.bool:
-        return t.compare("ne", x, t.constant(0))
-    kind = register_type(target)
-    return x if kind == t.kind else t.convert("bitcast", x, kind)
+        return x.bits.differs(0)
+    return x.view(target)

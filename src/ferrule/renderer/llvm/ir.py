@@ -14,24 +14,15 @@ from collections.abc import Callable, Sequence
 from typing import Final, final
 
 from ferrule.codegen.uops import OF_TILES, UOp, UOps
-from ferrule.ir.dtype import DType, dtypes
+from ferrule.ir.dtype import dtypes
 from ferrule.ir.expr import ExprOp
 from ferrule.ir.target import Target
-from ferrule.renderer.base import STORAGE_ONLY, Renderer, RenderError, storage_bits
+from ferrule.renderer.base import Renderer, RenderError, dtype_of, until_extent
 from ferrule.renderer.llvm import tile
-from ferrule.renderer.llvm.address import Addresses, is_address, is_sum, needed, terms_of
+from ferrule.renderer.llvm.address import Addresses, computed_values, is_address, is_sum, terms_of
 from ferrule.renderer.llvm.alu import alu
 from ferrule.renderer.llvm.cast import bitcast, cast
-from ferrule.renderer.llvm.value import (
-    Code,
-    Lanes,
-    is_real,
-    lanes_of,
-    literal,
-    memory_type,
-    register_type,
-    vector,
-)
+from ferrule.renderer.llvm.value import Code, Value, constant, letter, memory_type, vector
 
 MAX_LOCAL_BYTES: Final = 4 << 20  # bytes of scratch; a thread's stack has 8 MiB as a rule
 _SLOT_BYTES: Final = 8  # bytes of a slot of the argument table
@@ -43,24 +34,16 @@ def _plain(name: object) -> str:
     return re.sub(r"[^A-Za-z0-9_.]", "_", str(name))
 
 
-def _dtype(u: UOp) -> DType:
-    assert u.dtype is not None, u
-    return u.dtype
-
-
 @final
-class _Function:
+class _Function(Code):
     """The body of one of the two functions, rendered UOp by UOp."""
 
     def __init__(self, target: Target, declared: set[str], metadata: list[str]) -> None:
-        self.target = target
-        self.code = Code(target, declared)
-        self.addresses = Addresses(self.code)
+        super().__init__(target, declared)
+        self.addresses = Addresses(self)
         self.metadata = metadata
-        self.entry: list[str] = []
-        self.names: dict[UOp, str] = {}
+        self.values: dict[UOp, Value] = {}
         self.blocks: dict[UOp, int] = {}
-        self.block = "entry"
         self.elsewhere: set[str] = set()
         self.mixed: set[UOp] = set()
         self.local_bytes = 0
@@ -69,33 +52,33 @@ class _Function:
     # -- names -------------------------------------------------------------------------------------
 
     def name(self, u: UOp) -> str:
-        return self.names[u]
+        return self.values[u].name
 
-    def type_of(self, u: UOp) -> str:
-        return vector(register_type(_dtype(u)), u.lanes)
+    def named(self, u: UOp, name: str) -> Value:
+        """The value of a UOp that has a name, or the pointer."""
+        return Value(self, dtype_of(u), u.lanes, name)
 
-    def typed(self, u: UOp) -> str:
-        """Type and operand."""
-        return f"{self.type_of(u)} {self.name(u)}"
-
-    def label(self, name: str) -> None:
-        self.code.label(name)
-        self.block = name
+    def made(self, u: UOp, text: str) -> Value:
+        """The value of a UOp by one instruction."""
+        return self.named(u, self.assign(text))
 
     # -- the UOps ----------------------------------------------------------------------------------
 
     def add(self, u: UOp) -> None:
         """Render one UOp."""
+        value_of = _VALUES.get(u.op)
+        if value_of is not None:
+            self.values[u] = value_of(self, u)
+            self.addresses.define(self.name(u))
+            return
         match u.op:
             case UOps.STORE:
                 self.store(u)
             case UOps.PREFETCH:
-                address = self.address(u)
-                self.code.needed.add("declare void @llvm.prefetch.p0(ptr, i32, i32, i32)")
-                self.code.emit(f"call void @llvm.prefetch.p0(ptr {address}, i32 0, i32 2, i32 1)")
+                how = (("i32", number) for number in (0, 2, 1))
+                self.call("llvm.prefetch.p0", "void", ("ptr", self.address(u)), *how)
             case UOps.SET:
-                register = self.name(u.src[0])
-                self.code.emit(f"store {self.typed(u.src[1])}, ptr {register}")
+                self.emit(f"store {self.values[u.src[1]]}, ptr {self.name(u.src[0])}")
             case UOps.LOOP:
                 self.open_loop(u)
             case UOps.END:
@@ -103,167 +86,92 @@ class _Function:
             case UOps.IF:
                 self.open_if(u)
             case UOps.ENDIF:
-                number = self.blocks[u.src[0]]
-                self.code.emit(f"br label %endif.{number}")
+                end = f"endif.{self.blocks[u.src[0]]}"
+                self.jump(end)
                 self.addresses.close_branch()
-                self.label(f"endif.{number}")
+                self.label(end)
             case UOps.TILE_ZERO | UOps.TILE_LOAD | UOps.TILE_DOT | UOps.TILE_STORE:
-                tile.add(self.code, u, self.address(u) if u.src else "")
+                tile.add(self, u, self.address(u) if u.src else "")
             case UOps.EXTENT:
                 pass
             case _:
-                name = self.value(u)
-                self.names[u] = name
-                self.addresses.define(name)
-
-    def value(self, u: UOp) -> str:
-        """The operand for the value of a UOp."""
-        match u.op:
-            case UOps.PARAM:
-                return self.code.value(f"load ptr, ptr {self.slot(u)}, align 8")
-            case UOps.VALUE:
-                return self.code.value(f"load i64, ptr {self.slot(u)}, align 8")
-            case UOps.START:
-                return "%start"
-            case UOps.STOP:
-                return "%stop"
-            case UOps.CONST:
-                return self.constant(u)
-            case UOps.IOTA:
-                numbers = ", ".join(f"i64 {lane}" for lane in range(u.lanes))
-                return "0" if u.lanes == 1 else f"<{numbers}>"
-            case UOps.ALU:
-                return self.alu(u)
-            case UOps.CAST | UOps.BITCAST:
-                function = cast if u.op is UOps.CAST else bitcast
-                x = u.src[0]
-                return function(self.code, self.name(x), _dtype(x), _dtype(u), u.lanes)
-            case UOps.SPLAT:
-                return self.splat(u)
-            case UOps.EXTRACT:
-                return self.extract(u.src[0], u.arg)
-            case UOps.SHUFFLE:
-                return self.shuffle(u)
-            case UOps.HREDUCE:
-                return self.halve(u)
-            case UOps.LOCAL:
-                return self.local(u)
-            case UOps.LOAD:
-                return self.load(u)
-            case UOps.REG:
-                return self.register(u)
-            case UOps.GET:
-                return self.code.value(f"load {self.type_of(u)}, ptr {self.name(u.src[0])}")
-            case _:
                 raise RenderError(f"{u.op.name} has no value")
 
-    def slot(self, u: UOp) -> str:
-        offset = _SLOT_BYTES * u.arg
-        return self.code.value(f"getelementptr i8, ptr %args, i64 {offset}") if offset else "%args"
+    # -- values ------------------------------------------------------------------------------------
 
-    def constant(self, u: UOp) -> str:
-        dtype = _dtype(u)
-        value = storage_bits(dtype, u.arg) if dtype in STORAGE_ONLY else u.arg
-        return literal(register_type(dtype), u.lanes, value)
+    def given(self, u: UOp) -> Value:
+        """The first chunk, or the one after the last."""
+        return self.named(u, f"%{u.op.name.lower()}")
 
-    def alu(self, u: UOp) -> str:
-        operand = u.src[1] if u.arg is ExprOp.WHERE else u.src[0]
-        names = [self.name(s) for s in u.src]
+    def argument(self, u: UOp) -> Value:
+        """A pointer or a number from the argument table."""
+        offset, slot = _SLOT_BYTES * u.arg, "%args"
+        if offset:
+            slot = self.assign(f"getelementptr i8, ptr %args, i64 {offset}")
+        kind = "ptr" if u.op is UOps.PARAM else "i64"
+        return self.made(u, f"load {kind}, ptr {slot}, align 8")
+
+    def iota(self, u: UOp) -> Value:
+        numbers = ", ".join(f"i64 {lane}" for lane in range(u.lanes))
+        return self.named(u, "0" if u.lanes == 1 else f"<{numbers}>")
+
+    def operand(self, u: UOp) -> Value:
+        return self.values[u.src[0]]
+
+    def alu(self, u: UOp) -> Value:
         bounds = _bounds(u)
         if bounds is not None:
             x, stop = bounds  # without its sign a negative number is a large one
-            t = lanes_of(self.code, _dtype(x), u.lanes)
-            return t.compare("ult", self.name(x), t.constant(stop))
-        return alu(self.code, u.arg, _dtype(operand), u.lanes, names)
+            return self.values[x].op("icmp ult", stop)
+        return alu(u.arg, *(self.values[s] for s in u.src))
 
-    def splat(self, u: UOp) -> str:
-        scalar = self.name(u.src[0])
+    def splat(self, u: UOp) -> Value:
+        scalar = self.operand(u)
         if u.lanes == 1:
             return scalar
-        kind = register_type(_dtype(u))
-        if not scalar.startswith("%"):
-            return f"splat ({kind} {scalar})"
-        whole = vector(kind, u.lanes)
-        first = self.code.value(f"insertelement {whole} poison, {kind} {scalar}, i64 0")
+        if not scalar.name.startswith("%"):
+            return self.named(u, f"splat ({scalar})")
+        whole = vector(scalar.type, u.lanes)
+        first = self.assign(f"insertelement {whole} poison, {scalar}, i64 0")
         zeros = f"<{u.lanes} x i32> zeroinitializer"
-        return self.code.value(f"shufflevector {whole} {first}, {whole} poison, {zeros}")
+        return self.made(u, f"shufflevector {whole} {first}, {whole} poison, {zeros}")
 
-    def extract(self, x: UOp, lane: int) -> str:
-        if x.lanes == 1:
-            return self.name(x)
-        return self.code.value(f"extractelement {self.typed(x)}, i64 {lane}")
-
-    def shuffle(self, u: UOp) -> str:
-        first = u.src[0]
-        if first.lanes == 1 or u.lanes == 1:
+    def shuffle(self, u: UOp) -> Value:
+        if u.src[0].lanes == 1 or u.lanes == 1:
             raise RenderError("SHUFFLE is from vector to vector; use SPLAT or EXTRACT for scalars")
-        if len(u.src) == 1:
-            return self.pick(f"{self.typed(first)}, {self.type_of(first)} poison", u.arg)
-        picked = self.pick(f"{self.typed(first)}, {self.typed(u.src[1])}", u.arg)
-        if any(s in self.mixed for s in u.src):
-            return self.fenced(u, picked)
-        self.mixed.add(u)
+        first, *others = (self.values[s] for s in u.src)
+        picked = first.shuffled(u.arg, *others)
+        if others and any(s in self.mixed for s in u.src):
+            return self.fenced(picked)
+        if others:
+            self.mixed.add(u)
         return picked
 
-    def fenced(self, u: UOp, name: str) -> str:
+    def fenced(self, x: Value) -> Value:
         """The value behind a fence that LLVM does not look through.
 
         LLVM would combine successive shuffles, which takes longer for the levels of a transposition
         than all other passes.
         """
-        kind = register_type(_dtype(u))
-        if not is_real(kind):
-            return name
-        return Lanes(self.code, kind, u.lanes).intrinsic("arithmetic.fence", name)
+        return x.intrinsic("arithmetic.fence") if x.is_real else x
 
-    def pick(self, vectors: str, lanes: Sequence[int]) -> str:
-        numbers = ", ".join(f"i32 {lane}" for lane in lanes)
-        return self.code.value(f"shufflevector {vectors}, <{len(lanes)} x i32> <{numbers}>")
-
-    def halve(self, u: UOp) -> str:
+    def halve(self, u: UOp) -> Value:
         """Combine the lower half of the lanes with the upper until one is left.
 
         A NaN is searched in all lanes at once, not at every step of a chain of maxima.
         """
-        dtype, lanes = _dtype(u), u.src[0].lanes
-        kind = register_type(dtype)
-        value = self.name(u.src[0])
-        if u.arg is not ExprOp.MAX or not is_real(kind):
-            return self.halves(u, lambda n, a, b: alu(self.code, u.arg, dtype, n, [a, b]))
-        wide = Lanes(self.code, kind, lanes)
-        unordered = wide.compare("uno", value, value)
-        bits = self.code.value(f"bitcast {vector('i1', lanes)} {unordered} to i{lanes}")
-        is_nan = self.code.value(f"icmp ne i{lanes} {bits}, 0")
-        scalar = Lanes(self.code, kind, 1)
-        return scalar.select(is_nan, scalar.constant(math.nan), self.halves(u, self.larger(kind)))
-
-    def larger(self, kind: str) -> Callable[[int, str, str], str]:
-        """A function for the maximum of two operands that are no NaN."""
-
-        def combine(lanes: int, a: str, b: str) -> str:
-            t = Lanes(self.code, kind, lanes)
-            return t.select(t.compare("ogt", b, a), b, a)
-
-        return combine
-
-    def halves(self, u: UOp, combine: Callable[[int, str, str], str]) -> str:
-        kind, lanes = register_type(_dtype(u)), u.src[0].lanes
-        value = self.name(u.src[0])
-        while lanes > 1:
-            whole = f"{vector(kind, lanes)} {value}"
-            lanes //= 2
-            if lanes == 1:
-                pair = [self.code.value(f"extractelement {whole}, i64 {i}") for i in (0, 1)]
-            else:
-                vectors = f"{whole}, {vector(kind, 2 * lanes)} poison"
-                pair = [self.pick(vectors, range(i, i + lanes)) for i in (0, lanes)]
-            value = combine(lanes, *pair)
-        return value
+        x = self.operand(u)
+        if u.arg is not ExprOp.MAX or not x.is_real:
+            return _halves(x, lambda a, b: alu(u.arg, a, b))
+        bits = self.assign(f"bitcast {x.is_nan()} to i{x.lanes}")
+        is_nan = x.made(f"icmp ne i{x.lanes} {bits}, 0", dtypes.bool, lanes=1)
+        largest = _halves(x, lambda a, b: (b > a).select(b, a))
+        return is_nan.select(largest.constant(math.nan), largest)
 
     # -- memory ------------------------------------------------------------------------------------
 
-    def local(self, u: UOp) -> str:
-        dtype = _dtype(u)
+    def local(self, u: UOp) -> Value:
+        dtype = dtype_of(u)
         name, size = u.arg
         self.local_bytes += size * dtype.itemsize
         if self.local_bytes > MAX_LOCAL_BYTES:
@@ -271,148 +179,117 @@ class _Function:
                 f"scratch {name}: {self.local_bytes} bytes in all do not fit the stack of a "
                 f"thread; keep it below {MAX_LOCAL_BYTES}, by smaller tiles"
             )
-        pointer = f"%{_plain(name)}.{self.code.number()}"
-        self.entry.append(f"  {pointer} = alloca [{size} x {memory_type(dtype)}], align 64")
-        return pointer
+        return self.allocated(u, name, f"[{size} x {memory_type(dtype)}], align 64")
 
-    def register(self, u: UOp) -> str:
-        pointer = f"%{_plain(u.arg)}.{self.code.number()}"
-        self.entry.append(f"  {pointer} = alloca {self.type_of(u)}")
-        self.code.emit(f"store {self.typed(u.src[0])}, ptr {pointer}")
-        return pointer
+    def register(self, u: UOp) -> Value:
+        value = self.operand(u)
+        register = self.allocated(u, u.arg, value.type)
+        self.emit(f"store {value}, ptr {register.name}")
+        return register
+
+    def get(self, u: UOp) -> Value:
+        register = self.operand(u)
+        return self.made(u, f"load {register.type}, ptr {register.name}")
+
+    def allocated(self, u: UOp, name: object, text: str) -> Value:
+        """The pointer to new memory on the stack."""
+        pointer = f"%{_plain(name)}.{self.number()}"
+        self.entry.append(f"  {pointer} = alloca {text}")
+        return self.named(u, pointer)
 
     def address(self, u: UOp) -> str:
         """The address of a UOp's element, or a vector of addresses."""
         pointer, index = u.src[:2]
-        kind = memory_type(_dtype(pointer))
+        kind = memory_type(dtype_of(pointer))
         name = self.name(pointer)
         if not is_address(u, 1):
-            return self.code.value(f"getelementptr {kind}, ptr {name}, {self.typed(index)}")
+            return self.assign(f"getelementptr {kind}, ptr {name}, {self.values[index]}")
         terms, number = terms_of(index)
         names = [self.name(term) for term in terms]
-        return self.addresses.element(kind, _dtype(pointer).itemsize, name, names, number)
+        return self.addresses.element(kind, dtype_of(pointer).itemsize, name, names, number)
 
-    def mask(self, u: UOp, position: int, lanes: int) -> str:
-        """The mask operand for an intrinsic."""
-        if len(u.src) <= position:
-            return literal("i1", lanes, True)
-        return self.name(u.src[position])
-
-    def load(self, u: UOp) -> str:
-        dtype = _dtype(u)
-        index = u.src[1]
-        address = self.address(u)
-        kind = memory_type(dtype)
-        if len(u.src) == 2 and index.lanes == 1:
-            whole = vector(kind, u.lanes)
-            value = self.code.value(f"load {whole}, ptr {address}, align {dtype.itemsize}")
+    def load(self, u: UOp) -> Value:
+        dtype, address, mask = dtype_of(u), self.address(u), u.src[2:]
+        held = dtypes.uint8 if dtype is dtypes.bool else dtype
+        whole = vector(memory_type(dtype), u.lanes)
+        if u.lanes > 1 and (mask or u.src[1].lanes > 1):
+            name, operands = self.masked(("load", "gather"), u, u, mask, address)
+            loaded = self.call(name, whole, *operands, (whole, "zeroinitializer"))
         else:
-            value = self.masked_load(u, kind, address)
-        if dtype is dtypes.bool:
-            return lanes_of(self.code, dtypes.uint8, u.lanes).compare(
-                "ne", value, literal("i8", u.lanes, 0)
-            )
-        return value
+            place = self.place_if(mask, address, "%zero")
+            loaded = self.assign(f"load {whole}, ptr {place}, align {dtype.itemsize}")
+        value = Value(self, held, u.lanes, loaded)
+        return value if held is dtype else value.differs(0)
 
-    def masked_load(self, u: UOp, kind: str, address: str) -> str:
-        if u.lanes == 1:
-            return self.conditional_load(u, kind, address)
-        gather = u.src[1].lanes > 1
-        whole = f"<{u.lanes} x {kind}>"
-        pointers = f"<{u.lanes} x ptr>" if gather else "ptr"
-        mask = self.mask(u, 2, u.lanes)
-        name = "gather" if gather else "load"
-        suffix = f"v{u.lanes}p0" if gather else "p0"
-        return self.code.call(
-            f"llvm.masked.{name}.v{u.lanes}{_letter(kind)}.{suffix}",
-            whole,
-            (pointers, address),
-            ("i32", str(_dtype(u).itemsize)),
-            (f"<{u.lanes} x i1>", mask),
-            (whole, "zeroinitializer"),
-        )
+    def store(self, u: UOp) -> None:
+        value, mask, size = self.values[u.src[2]], u.src[3:], dtype_of(u.src[2]).itemsize
+        if value.dtype is dtypes.bool:
+            value = value.resized(dtypes.uint8)
+        address = self.address(u)
+        if value.lanes > 1 and (mask or u.src[1].lanes > 1):
+            name, operands = self.masked(("store", "scatter"), u, u.src[2], mask, address)
+            self.call(name, "void", (value.type, value.name), *operands)
+        elif u.arg == "nontemporal" and not mask and self.can_stream(value.lanes * size):
+            self.streaming_store(value, address, size)
+        else:
+            place = self.place_if(mask, address, "%unread")
+            self.emit(f"store {value}, ptr {place}, align {size}")
 
-    def conditional_load(self, u: UOp, kind: str, address: str) -> str:
-        """One element, or 0 if the condition is false.
+    def masked(
+        self, operations: tuple[str, str], u: UOp, x: UOp, mask: Sequence[UOp], address: str
+    ) -> tuple[str, list[tuple[str, object]]]:
+        """The intrinsic of an access to several places, and its operands but for the value.
 
-        A load is done in any case, from elsewhere if the condition is false: an instruction with a
-        mask would wait for a store to the same place to reach the cache.
+        `operations` are those for neighbours and for any places.
         """
-        place = self.place_if(u.src[2], address, "%zero")
-        return self.code.value(f"load {kind}, ptr {place}, align {_dtype(u).itemsize}")
+        of_any = u.src[1].lanes > 1
+        places = f"v{x.lanes}p0" if of_any else "p0"
+        enabled = self.values[mask[0]] if mask else constant(self, dtypes.bool, x.lanes, True)
+        kind = letter(memory_type(dtype_of(x)))
+        return f"llvm.masked.{operations[of_any]}.v{x.lanes}{kind}.{places}", [
+            (vector("ptr", x.lanes if of_any else 1), address),
+            ("i32", dtype_of(x).itemsize),
+            (enabled.type, enabled.name),
+        ]
 
-    def place_if(self, condition: UOp, address: str, other: str) -> str:
-        """The address if a condition holds, else that of a scratch element.
+    def place_if(self, mask: Sequence[UOp], address: str, other: str) -> str:
+        """The address for an access to one element; of a scratch element if the mask is false.
 
-        The element is `%zero`, which is 0 and never stored to, or `%unread`, which is never loaded.
+        That element is `%zero`, which is 0 and never stored to, or `%unread`, which is never
+        loaded. An instruction with a mask would wait for a store to the same place to reach the
+        cache.
         """
+        if not mask:
+            return address
         if other not in self.elsewhere:
             self.elsewhere.add(other)
             self.entry.append(f"  {other} = alloca i64")
             if other == "%zero":
                 self.entry.append(f"  store i64 0, ptr {other}")
-        return self.addresses.chosen(self.name(condition), address, other)
-
-    def store(self, u: UOp) -> None:
-        index, value = u.src[1:3]
-        dtype = _dtype(value)
-        name = self.name(value)
-        kind = memory_type(dtype)
-        if dtype is dtypes.bool:
-            name = lanes_of(self.code, dtype, value.lanes).convert("zext", name, "i8")
-        address = self.address(u)
-        whole = vector(kind, value.lanes)
-        if len(u.src) > 3 or index.lanes > 1:
-            self.masked_store(u, kind, name, address)
-        elif u.arg == "nontemporal" and self.can_stream(value.lanes * dtype.itemsize):
-            self.streaming_store(f"{whole} {name}", address, dtype, value.lanes)
-        else:
-            self.code.emit(f"store {whole} {name}, ptr {address}, align {dtype.itemsize}")
-
-    def masked_store(self, u: UOp, kind: str, name: str, address: str) -> None:
-        value = u.src[2]
-        if value.lanes == 1:
-            place = self.place_if(u.src[3], address, "%unread")
-            self.code.emit(f"store {kind} {name}, ptr {place}, align {_dtype(value).itemsize}")
-            return
-        scatter = u.src[1].lanes > 1
-        whole = f"<{value.lanes} x {kind}>"
-        pointers = f"<{value.lanes} x ptr>" if scatter else "ptr"
-        mask = self.mask(u, 3, value.lanes)
-        operation = "scatter" if scatter else "store"
-        suffix = f"v{value.lanes}p0" if scatter else "p0"
-        intrinsic = f"llvm.masked.{operation}.v{value.lanes}{_letter(kind)}.{suffix}"
-        masks = f"<{value.lanes} x i1>"
-        self.code.needed.add(f"declare void @{intrinsic}({whole}, {pointers}, i32, {masks})")
-        align = _dtype(value).itemsize
-        self.code.emit(
-            f"call void @{intrinsic}"
-            f"({whole} {name}, {pointers} {address}, i32 {align}, {masks} {mask})"
-        )
+        return self.addresses.chosen(self.name(mask[0]), address, other)
 
     def can_stream(self, size: int) -> bool:
         """True if a store of `size` bytes can bypass the caches."""
         return self.target.arch == "x86-64" and size in (16, 32, 64)
 
-    def streaming_store(self, value: str, address: str, dtype: DType, lanes: int) -> None:
+    def streaming_store(self, value: Value, address: str, itemsize: int) -> None:
         """Emit a store past the caches if the address is aligned to its size, which a view may not
         be; else a plain one.
         """
         self.streams = True
-        size = lanes * dtype.itemsize
-        number = self.code.number()
-        bits = self.code.value(f"ptrtoint ptr {address} to i64")
-        low = self.code.value(f"and i64 {bits}, {size - 1}")
-        aligned = self.code.value(f"icmp eq i64 {low}, 0")
-        self.code.emit(f"br i1 {aligned}, label %stream.{number}, label %plain.{number}")
-        self.label(f"stream.{number}")
+        size, number = value.lanes * itemsize, self.number()
+        stream, plain, end = (f"{name}.{number}" for name in ("stream", "plain", "stored"))
+        bits = self.assign(f"ptrtoint ptr {address} to i64")
+        low = self.assign(f"and i64 {bits}, {size - 1}")
+        self.branch(self.assign(f"icmp eq i64 {low}, 0"), stream, plain)
+        self.label(stream)
         node = self.node("!{i32 1}")
-        self.code.emit(f"store {value}, ptr {address}, align {size}, !nontemporal {node}")
-        self.code.emit(f"br label %stored.{number}")
-        self.label(f"plain.{number}")
-        self.code.emit(f"store {value}, ptr {address}, align {dtype.itemsize}")
-        self.code.emit(f"br label %stored.{number}")
-        self.label(f"stored.{number}")
+        self.emit(f"store {value}, ptr {address}, align {size}, !nontemporal {node}")
+        self.jump(end)
+        self.label(plain)
+        self.emit(f"store {value}, ptr {address}, align {itemsize}")
+        self.jump(end)
+        self.label(end)
 
     # -- control -----------------------------------------------------------------------------------
 
@@ -426,31 +303,28 @@ class _Function:
     def open_loop(self, u: UOp) -> None:
         """Open `for (i = first; i < limit; i += step)`, tested at its end and once before it."""
         first, limit, _ = u.src
-        number = self.code.number()
-        self.blocks[u] = number
+        self.blocks[u] = number = self.number()
         counter = f"%{_plain(u.arg)}.{number}"
         body, end = f"loop.{number}", f"done.{number}"
         self.addresses.open_loop(counter)
         if first.op is UOps.CONST and limit.op is UOps.CONST and first.arg < limit.arg:
-            self.code.emit(f"br label %{body}")
+            self.jump(body)
         else:
-            some = self.code.value(f"icmp slt i64 {self.name(first)}, {self.name(limit)}")
-            self.code.emit(f"br i1 {some}, label %{body}, label %{end}")
+            self.branch((self.values[first] < self.values[limit]).name, body, end)
         incoming = f"[ {self.name(first)}, %{self.block} ], [ {counter}.next, %next.{number} ]"
         self.label(body)
-        self.code.emit(f"{counter} = phi i64 {incoming}")
-        self.names[u] = counter
+        self.emit(f"{counter} = phi i64 {incoming}")
+        self.values[u] = self.named(u, counter)
 
     def close_loop(self, u: UOp) -> None:
         _, limit, step = u.src
         number = self.blocks[u]
         counter = self.name(u)
-        self.code.emit(f"br label %next.{number}")
+        self.jump(f"next.{number}")
         self.label(f"next.{number}")
-        self.code.emit(f"{counter}.next = add nsw i64 {counter}, {self.name(step)}")
-        more = self.code.value(f"icmp slt i64 {counter}.next, {self.name(limit)}")
-        target = f"label %loop.{number}, label %done.{number}"
-        self.code.emit(f"br i1 {more}, {target}{self.loop_nodes(u)}")
+        self.emit(f"{counter}.next = add nsw i64 {counter}, {self.name(step)}")
+        more = self.assign(f"icmp slt i64 {counter}.next, {self.name(limit)}")
+        self.branch(more, f"loop.{number}", f"done.{number}", self.loop_nodes(u))
         self.label(f"done.{number}")
         self.addresses.close_loop()
 
@@ -472,25 +346,39 @@ class _Function:
         return f", !prof {weights}, !llvm.loop {own}"
 
     def open_if(self, u: UOp) -> None:
-        number = self.code.number()
-        self.blocks[u] = number
-        condition = self.name(u.src[0])
-        self.code.emit(f"br i1 {condition}, label %then.{number}, label %endif.{number}")
+        self.blocks[u] = number = self.number()
+        self.branch(self.name(u.src[0]), f"then.{number}", f"endif.{number}")
         self.label(f"then.{number}")
         self.addresses.open_branch()
 
-    def text(self, header: str) -> str:
-        return "\n".join([f"define {header} #0 {{", "entry:", *self.entry, *self.code.lines, "}"])
+
+_VALUES: Final[dict[UOps, Callable[[_Function, UOp], Value]]] = {
+    UOps.PARAM: _Function.argument,
+    UOps.VALUE: _Function.argument,
+    UOps.START: _Function.given,
+    UOps.STOP: _Function.given,
+    UOps.CONST: lambda f, u: constant(f, dtype_of(u), u.lanes, u.arg),
+    UOps.IOTA: _Function.iota,
+    UOps.ALU: _Function.alu,
+    UOps.CAST: lambda f, u: cast(f.operand(u), dtype_of(u)),
+    UOps.BITCAST: lambda f, u: bitcast(f.operand(u), dtype_of(u), u.lanes),
+    UOps.SPLAT: _Function.splat,
+    UOps.EXTRACT: lambda f, u: f.operand(u).lane(u.arg),
+    UOps.SHUFFLE: _Function.shuffle,
+    UOps.HREDUCE: _Function.halve,
+    UOps.LOCAL: _Function.local,
+    UOps.LOAD: _Function.load,
+    UOps.REG: _Function.register,
+    UOps.GET: _Function.get,
+}
+"""The function for the value of each UOp that has one; of a pointer, its name."""
 
 
 def _bounds(u: UOp) -> tuple[UOp, int] | None:
     """The integer x and the number n, if an operation means `0 <= x and x < n`."""
-    if u.op is not UOps.ALU or u.arg is not ExprOp.AND:
+    if u.arg is not ExprOp.AND or any(s.arg is not ExprOp.CMPLT for s in u.src):
         return None
-    tests = [s for s in u.src if s.op is UOps.ALU and s.arg is ExprOp.CMPLT]
-    if len(tests) != 2:
-        return None
-    for low, high in (tests, tests[::-1]):
+    for low, high in (u.src, u.src[::-1]):
         (negated, one), (x, stop) = low.src, high.src
         is_negated = negated.op is UOps.ALU and negated.arg is ExprOp.MUL and negated.src[0] is x
         if not is_negated or _number(one) != 1 or _number(negated.src[1]) != -1:
@@ -505,43 +393,18 @@ def _number(u: UOp) -> int | None:
     """The integer that a value is in all lanes, if it is known."""
     if u.op is UOps.SPLAT:
         u = u.src[0]
-    is_integer = u.op is UOps.CONST and u.dtype is not None and dtypes.is_int(u.dtype)
-    return int(u.arg) if is_integer else None
+    return int(u.arg) if u.op is UOps.CONST and dtypes.is_int(dtype_of(u)) else None
 
 
-def _letter(kind: str) -> str:
-    return {"float": "f32", "double": "f64"}.get(kind, kind)
-
-
-def _extent_function(target: Target, declared: set[str], name: str, uops: Sequence[UOp]) -> str:
-    function = _Function(target, declared, [])
-    for u in uops:
-        if u.op is UOps.EXTENT:
-            function.code.emit(f"ret i64 {function.name(u.src[0])}")
-            return function.text(f'i64 @"{name}.extent"(ptr %args)')
-        function.add(u)
-    raise RenderError(f"kernel {name} has no EXTENT; put one behind what computes it")
-
-
-def _main_function(
-    target: Target, declared: set[str], metadata: list[str], name: str, uops: Sequence[UOp]
-) -> str:
-    function = _Function(target, declared, metadata)
-    computed = needed(uops)
-    uses_tiles = any(u.op in OF_TILES for u in uops)
-    if uses_tiles:
-        tile.configure(function.code)
-    for u in uops:
-        if u in computed or not is_sum(u):
-            function.add(u)
-    if uses_tiles:
-        tile.release(function.code)
-    if function.streams:
-        # Stores past the caches are not ordered with others, and another thread may read them.
-        declared.add("declare void @llvm.x86.sse.sfence()")
-        function.code.emit("call void @llvm.x86.sse.sfence()")
-    function.code.emit("ret void")
-    return function.text(f'void @"{name}"(ptr %args, i64 %start, i64 %stop)')
+def _halves(x: Value, combine: Callable[[Value, Value], Value]) -> Value:
+    """The lower half of the lanes combined with the upper, until one lane is left."""
+    while x.lanes > 1:
+        half = x.lanes // 2
+        if half == 1:
+            x = combine(x.lane(0), x.lane(1))
+        else:
+            x = combine(x.shuffled(range(half)), x.shuffled(range(half, x.lanes)))
+    return x
 
 
 def _attributes(target: Target) -> str:
@@ -567,10 +430,33 @@ class LLVMRenderer(Renderer):
             RenderError: no EXTENT, arithmetic on a dtype that is for storage only, scratch that
                 does not fit the stack, or an operation that has to be expanded first.
         """
-        declared: set[str] = set()
+        needed: set[str] = set()
         metadata: list[str] = []
-        main = _main_function(self.target, declared, metadata, name, uops)
-        extent = _extent_function(self.target, declared, name, uops)
+        main = self._main(name, uops, _Function(self.target, needed, metadata))
+        extent = self._extent(name, uops, _Function(self.target, needed, []))
         nodes = [f"!{i} = {text}" for i, text in enumerate(metadata)]
-        parts = [main, extent, *sorted(declared), _attributes(self.target), *nodes]
+        parts = [main, extent, *sorted(needed), _attributes(self.target), *nodes]
         return "\n".join(parts) + "\n"
+
+    def _main(self, name: str, uops: Sequence[UOp], function: _Function) -> str:
+        computed = computed_values(uops)
+        uses_tiles = any(u.op in OF_TILES for u in uops)
+        if uses_tiles:
+            tile.configure(function)
+        for u in uops:
+            if u in computed or not is_sum(u):
+                function.add(u)
+        if uses_tiles:
+            tile.release(function)
+        if function.streams:
+            # Stores past the caches are not ordered with others, and another thread may read them.
+            function.call("llvm.x86.sse.sfence", "void")
+        function.emit("ret void")
+        return function.text(f'void @"{name}"(ptr %args, i64 %start, i64 %stop)')
+
+    def _extent(self, name: str, uops: Sequence[UOp], function: _Function) -> str:
+        before, extent = until_extent(name, uops)
+        for u in before:
+            function.add(u)
+        function.emit(f"ret i64 {function.name(extent.src[0])}")
+        return function.text(f'i64 @"{name}.extent"(ptr %args)')

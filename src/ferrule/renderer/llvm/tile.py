@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from ferrule.codegen.intrinsics import TILE
 from ferrule.codegen.uops import UOp, UOps
-from ferrule.renderer.base import RenderError
+from ferrule.renderer.base import RenderError, dtype_of
 from ferrule.renderer.llvm.value import Code
 
 _ROW_BYTES = 64
@@ -48,28 +48,19 @@ def configure(code: Code) -> None:
     values = ", ".join(f"i8 {byte}" for byte in configuration())
     kind = f"[{_CONFIGURATION_BYTES} x i8]"
     code.needed.add(f"@tiles = internal constant {kind} [{values}], align 64")
-    code.needed.add("declare void @llvm.x86.ldtilecfg(ptr)")
-    code.emit("call void @llvm.x86.ldtilecfg(ptr @tiles)")
+    code.call("llvm.x86.ldtilecfg", "void", ("ptr", "@tiles"))
 
 
 def release(code: Code) -> None:
     """Release the tile registers."""
-    code.needed.add("declare void @llvm.x86.tilerelease()")
-    code.emit("call void @llvm.x86.tilerelease()")
+    code.call("llvm.x86.tilerelease", "void")
 
 
 def add(code: Code, u: UOp, address: str) -> None:
     """Emit one of the UOps of tile registers."""
-    numbers = list(u.arg)
-    operands, kinds = [], []
+    numbers, place = u.arg, []
     if u.src:
-        (stride,) = numbers[1:]
-        assert u.src[0].dtype is not None
-        operands = [f"ptr {address}", f"i64 {stride * u.src[0].dtype.itemsize}"]
-        kinds = ["ptr", "i64"]
-        numbers = numbers[:1]
-    name = f"llvm.x86.{_NAMES[u.op]}"
-    declared = ", ".join([*["i8 immarg"] * len(numbers), *kinds])
-    given = ", ".join([*(f"i8 {n}" for n in numbers), *operands])
-    code.needed.add(f"declare void @{name}({declared})")
-    code.emit(f"call void @{name}({given})")
+        *numbers, stride = u.arg
+        place = [("ptr", address), ("i64", stride * dtype_of(u.src[0]).itemsize)]
+    registers = [("i8 immarg", number) for number in numbers]
+    code.call(f"llvm.x86.{_NAMES[u.op]}", "void", *registers, *place)

@@ -12,14 +12,17 @@ How a dtype is held in a register and in memory:
 
 from __future__ import annotations
 
-import math
 import struct
-from typing import Final, final
+from collections.abc import Callable, Sequence
+from functools import cache
+from typing import Final, TypeAlias, final
 
-from ferrule.ir.dtype import DType, dtypes
+from ferrule.ir.dtype import DType, dtype_from_name, dtypes
 from ferrule.ir.target import Target
+from ferrule.renderer.base import STORAGE_ONLY, quiet, storage_bits
 
 _REALS: Final = {dtypes.float32: "float", dtypes.float64: "double"}
+_SIGNED: Final = frozenset({dtypes.int8, dtypes.int16, dtypes.int32, dtypes.int64})
 
 
 def register_type(dtype: DType) -> str:
@@ -39,56 +42,60 @@ def vector(kind: str, lanes: int) -> str:
     return kind if lanes == 1 else f"<{lanes} x {kind}>"
 
 
-def is_real(kind: str) -> bool:
-    """True if an LLVM lane type is a float."""
-    return kind in ("float", "double")
+@cache
+def type_of(dtype: DType, lanes: int) -> str:
+    """The type of a value in a register."""
+    return vector(register_type(dtype), lanes)
 
 
-def _literal(kind: str, value: float) -> str:
-    if is_real(kind):
-        bits: int = struct.unpack("<Q", struct.pack("<d", value))[0]
-        if math.isnan(value):  # the quiet one, of the same sign
-            bits = bits & 1 << 63 | 0x7FF8000000000000
-        return f"0x{bits:016X}"
-    if kind == "i1":
+def letter(kind: str) -> str:
+    """A lane's type in the name of an intrinsic."""
+    return {"float": "f32", "double": "f64"}.get(kind, kind)
+
+
+def _literal(dtype: DType, value: float) -> str:
+    if dtype in _REALS:
+        return f"0x{struct.pack('>d', quiet(value)).hex().upper()}"
+    if dtype is dtypes.bool:
         return "true" if value else "false"
-    width = int(kind[1:])
-    wrapped = int(value) & ((1 << width) - 1)
-    return str(wrapped - (1 << width) if wrapped >> (width - 1) else wrapped)
+    whole = storage_bits(dtype, value) if dtype in STORAGE_ONLY else int(value)
+    wrapped = whole & ((1 << dtype.bits) - 1)
+    return str(wrapped - (1 << dtype.bits) if wrapped >> (dtype.bits - 1) else wrapped)
 
 
-def literal(kind: str, lanes: int, value: float) -> str:
-    """A constant operand: the same value in each lane."""
-    text = _literal(kind, value)
-    return text if lanes == 1 else f"splat ({kind} {text})"
-
-
-@final
 class Code:
     """The lines of one function, and the declarations and helpers that they need in the module."""
 
     def __init__(self, target: Target, needed: set[str]) -> None:
         self.target = target
         self.needed = needed
+        self.entry: list[str] = []
+        """The lines before all others."""
+        self.block = "entry"
+        """The label of the block that the next line is in."""
         self._lines: list[str | list[str]] = []
         self._count = 0
 
-    @property
-    def lines(self) -> list[str]:
-        """All lines, in order."""
-        found: list[str] = []
-        for part in self._lines:
-            if isinstance(part, str):
-                found.append(part)
-            else:
-                found += part
-        return found
+    def text(self, header: str) -> str:
+        """The definition of the function."""
+        parts = [[part] if isinstance(part, str) else part for part in self._lines]
+        lines = [line for part in (self.entry, *parts) for line in part]
+        return "\n".join([f"define {header} #0 {{", "entry:", *lines, "}"])
 
     def emit(self, line: str) -> None:
         self._lines.append(f"  {line}")
 
     def label(self, name: str) -> None:
+        """Begin a block."""
         self._lines.append(f"{name}:")
+        self.block = name
+
+    def jump(self, label: str) -> None:
+        self.emit(f"br label %{label}")
+
+    def branch(self, condition: str, label: str, other: str, how: str = "") -> None:
+        """Go on at a label if a condition holds, else at the other one."""
+        self.emit(f"br i1 {condition}, label %{label}, label %{other}{how}")
 
     def gap(self) -> list[str]:
         """A place for lines that are added later."""
@@ -100,81 +107,173 @@ class Code:
         self._count += 1
         return self._count
 
-    def value(self, text: str) -> str:
+    def assign(self, text: str) -> str:
         """A new name for the result of an instruction."""
         name = f"%v{self.number()}"
         self.emit(f"{name} = {text}")
         return name
 
-    def call(self, intrinsic: str, result: str, *arguments: tuple[str, str]) -> str:
-        """A call of an LLVM intrinsic; an argument is (type, operand)."""
+    def call(self, intrinsic: str, result: str, *arguments: tuple[str, object]) -> str:
+        """A call of an LLVM intrinsic; an argument is (type, operand).
+
+        A type may end with an attribute that only the declaration has. The result of a call of type
+        void has no name.
+        """
         kinds = ", ".join(kind for kind, _ in arguments)
         self.needed.add(f"declare {result} @{intrinsic}({kinds})")
-        operands = ", ".join(f"{kind} {operand}" for kind, operand in arguments)
-        return self.value(f"call {result} @{intrinsic}({operands})")
+        operands = ", ".join(f"{kind.removesuffix(' immarg')} {x}" for kind, x in arguments)
+        call = f"call {result} @{intrinsic}({operands})"
+        if result != "void":
+            return self.assign(call)
+        self.emit(call)
+        return ""
+
+
+def _operator(on_floats: str, on_signed: str = "", on_unsigned: str = "") -> Operator:
+    """The operator that is one instruction; by default that of the dtypes before."""
+    on_signed = on_signed or on_floats
+    on_unsigned = on_unsigned or on_signed
+
+    def emit(self: Value, other: Operand) -> Value:
+        if self.is_real:
+            return self.op(on_floats, other)
+        return self.op(on_signed if self.is_signed else on_unsigned, other)
+
+    return emit
 
 
 @final
-class Lanes:
-    """Instructions on values of one type: `kind` (such as i32 or float) times `lanes`."""
+class Value:
+    """A value in a register: an operand, its dtype and its lanes. As text it has its type before
+    it.
 
-    def __init__(self, code: Code, kind: str, lanes: int) -> None:
+    Operators emit an instruction, for all lanes; their right operand may be a number. Integers are
+    divided towards zero.
+    """
+
+    __slots__ = ("code", "dtype", "lanes", "name")
+
+    def __init__(self, code: Code, dtype: DType, lanes: int, name: str) -> None:
         self.code = code
-        self.kind = kind
+        self.dtype = dtype
         self.lanes = lanes
-        self.type = vector(kind, lanes)
+        self.name = name
 
-    def of(self, kind: str) -> Lanes:
-        """The same lanes of another kind."""
-        return Lanes(self.code, kind, self.lanes)
+    def __str__(self) -> str:
+        return f"{self.type} {self.name}"
 
-    def constant(self, value: float) -> str:
-        return literal(self.kind, self.lanes, value)
+    @property
+    def type(self) -> str:
+        return type_of(self.dtype, self.lanes)
 
-    def op(self, name: str, *operands: str) -> str:
-        return self.code.value(f"{name} {self.type} {', '.join(operands)}")
+    @property
+    def is_real(self) -> bool:
+        """True if the lanes are floats, not the bits of some."""
+        return self.dtype in _REALS
 
-    def compare(self, condition: str, a: str, b: str) -> str:
-        return self.op(f"{'f' if is_real(self.kind) else 'i'}cmp {condition}", a, b)
+    @property
+    def is_signed(self) -> bool:
+        return self.dtype in _SIGNED
 
-    def select(self, condition: str, a: str, b: str) -> str:
-        mask = vector("i1", self.lanes)
-        return self.code.value(f"select {mask} {condition}, {self.type} {a}, {self.type} {b}")
+    def made(self, text: str, dtype: DType | None = None, lanes: int | None = None) -> Value:
+        """The result of an instruction; its dtype and lanes if they differ."""
+        return Value(self.code, dtype or self.dtype, lanes or self.lanes, self.code.assign(text))
 
-    def convert(self, instruction: str, x: str, target: str) -> str:
-        """A conversion instruction; the result has `target` lanes."""
-        return self.code.value(f"{instruction} {self.type} {x} to {vector(target, self.lanes)}")
+    def constant(self, value: float, dtype: DType | None = None) -> Value:
+        """The same number in all lanes."""
+        return constant(self.code, dtype or self.dtype, self.lanes, value)
 
-    def spread(self, x: str, wide: Lanes) -> str:
-        """The value in the first lanes of a wider one."""
-        if self.lanes == wide.lanes:
-            return x
+    # -- arithmetic --------------------------------------------------------------------------------
+
+    def op(self, instruction: str, *others: Operand) -> Value:
+        names = [x.name if isinstance(x, Value) else self.constant(x).name for x in others]
+        text = f"{instruction} {self.type} {', '.join([self.name, *names])}"
+        return self.made(text, dtypes.bool if "cmp" in instruction else None)
+
+    def intrinsic(self, name: str, *others: Value) -> Value:
+        suffix = ("" if self.lanes == 1 else f"v{self.lanes}") + letter(register_type(self.dtype))
+        arguments = [(self.type, x.name) for x in (self, *others)]
+        called = self.code.call(f"llvm.{name}.{suffix}", self.type, *arguments)
+        return Value(self.code, self.dtype, self.lanes, called)
+
+    __add__ = _operator("fadd", "add")
+    __sub__ = _operator("fsub", "sub")
+    __mul__ = _operator("fmul", "mul")
+    __truediv__ = _operator("fdiv", "sdiv", "udiv")
+    __mod__ = _operator("frem", "srem", "urem")
+    __and__ = _operator("and")
+    __or__ = _operator("or")
+    __xor__ = _operator("xor")
+    __lshift__ = _operator("shl")
+    __rshift__ = _operator("lshr", "ashr", "lshr")
+    __lt__ = _operator("fcmp olt", "icmp slt", "icmp ult")
+    __gt__ = _operator("fcmp ogt", "icmp sgt", "icmp ugt")
+    __ge__ = _operator("fcmp oge", "icmp sge", "icmp uge")
+    differs = _operator("fcmp une", "icmp ne")
+
+    def __neg__(self) -> Value:
+        return self.op("fneg") if self.is_real else self.constant(0) - self
+
+    def __invert__(self) -> Value:
+        return self ^ -1
+
+    def is_nan(self) -> Value:
+        return self.op("fcmp uno", self)
+
+    def select(self, a: Value, b: Value) -> Value:
+        """The lanes of a where this is true, else those of b."""
+        return a.made(f"select {self}, {a}, {b}")
+
+    # -- lanes -------------------------------------------------------------------------------------
+
+    def lane(self, number: int) -> Value:
+        """One lane, as a scalar."""
         if self.lanes == 1:
-            return self.code.value(
-                f"insertelement {wide.type} zeroinitializer, {self.type} {x}, i64 0"
-            )
-        return self._pick(x, "zeroinitializer", wide.lanes)
+            return self
+        return self.made(f"extractelement {self}, i64 {number}", lanes=1)
 
-    def first(self, x: str, narrow: Lanes) -> str:
-        """The first lanes of a value."""
-        if self.lanes == narrow.lanes:
-            return x
-        if narrow.lanes == 1:
-            return self.code.value(f"extractelement {self.type} {x}, i64 0")
-        return self._pick(x, "poison", narrow.lanes)
+    def shuffled(self, lanes: Sequence[int], other: Value | str = "poison") -> Value:
+        """Chosen lanes of this vector and another one."""
+        second = other if isinstance(other, Value) else f"{self.type} {other}"
+        numbers = ", ".join(f"i32 {lane}" for lane in lanes)
+        text = f"shufflevector {self}, {second}, <{len(lanes)} x i32> <{numbers}>"
+        return self.made(text, lanes=len(lanes))
 
-    def _pick(self, x: str, rest: str, lanes: int) -> str:
-        numbers = ", ".join(f"i32 {min(lane, self.lanes)}" for lane in range(lanes))
-        vectors = f"{self.type} {x}, {self.type} {rest}"
-        return self.code.value(f"shufflevector {vectors}, <{lanes} x i32> <{numbers}>")
+    # -- dtypes ------------------------------------------------------------------------------------
 
-    def intrinsic(self, name: str, *operands: str) -> str:
-        letter = {"float": "f32", "double": "f64"}.get(self.kind, self.kind)
-        suffix = letter if self.lanes == 1 else f"v{self.lanes}{letter}"
-        arguments = [(self.type, operand) for operand in operands]
-        return self.code.call(f"llvm.{name}.{suffix}", self.type, *arguments)
+    def convert(self, instruction: str, dtype: DType) -> Value:
+        """A conversion instruction."""
+        return self.made(f"{instruction} {self} to {type_of(dtype, self.lanes)}", dtype)
+
+    def view(self, dtype: DType) -> Value:
+        """The same bits as another dtype of the same size."""
+        if register_type(dtype) == register_type(self.dtype):
+            return Value(self.code, dtype, self.lanes, self.name)
+        return self.convert("bitcast", dtype)
+
+    @property
+    def bits(self) -> Value:
+        """The bits as an unsigned integer."""
+        return self.view(dtype_from_name(f"uint{self.dtype.bits}"))
+
+    def resized(self, dtype: DType) -> Value:
+        """An integer or bool as an integer of another size, or a float as another float."""
+        if self.is_real:
+            return self.convert("fptrunc" if dtype is dtypes.float32 else "fpext", dtype)
+        width, target = (register_type(d)[1:] for d in (self.dtype, dtype))
+        if width == target:
+            return self.view(dtype)
+        if int(width) > int(target):
+            return self.convert("trunc", dtype)
+        return self.convert("sext" if self.is_signed else "zext", dtype)
 
 
-def lanes_of(code: Code, dtype: DType, lanes: int) -> Lanes:
-    """Instructions on values of a dtype in registers."""
-    return Lanes(code, register_type(dtype), lanes)
+Operand: TypeAlias = Value | float
+Operator: TypeAlias = Callable[[Value, Operand], Value]
+
+
+def constant(code: Code, dtype: DType, lanes: int, value: float) -> Value:
+    """The same number in all lanes."""
+    text = _literal(dtype, value)
+    kind = register_type(dtype)
+    return Value(code, dtype, lanes, text if lanes == 1 else f"splat ({kind} {text})")
