@@ -547,39 +547,41 @@ def test_what_is_multiplied_again_stays_in_registers(dtype: DType) -> None:
 # -- copies ahead ----------------------------------------------------------------------------------
 
 
-def whole(chosen: ChainTile, stages: int) -> ChainTile:
-    return replace(chosen, scores=replace(chosen.scores, stages=stages), whole=True)
+def whole(chosen: ChainTile, pipeline_depth: int) -> ChainTile:
+    return replace(chosen, scores=replace(chosen.scores, pipeline_depth=pipeline_depth), whole=True)
 
 
 def count(linearizer: Linearizer, op: UOps) -> int:
     return sum(u.op is op for u in linearizer.uops)
 
 
-@pytest.mark.parametrize("stages", [1, 2, 3])
+@pytest.mark.parametrize("pipeline_depth", [1, 2, 3])
 @pytest.mark.parametrize("form", [plain, causal])
 @pytest.mark.parametrize("chosen", [SMALL, FLAT, TALL])
 def test_all_terms_of_scores_at_once(
-    chosen: ChainTile, form: Callable[..., Case], stages: int
+    chosen: ChainTile, form: Callable[..., Case], pipeline_depth: int
 ) -> None:
     case = form(19, 43, 20, 8)
     inputs = make_inputs(case)
-    linearizer = tiled(case.ast, whole(chosen, stages), ASYNC)
+    linearizer = tiled(case.ast, whole(chosen, pipeline_depth), ASYNC)
     expected = case.expected(*inputs)
     found = results(linearizer, inputs, expected.shape)
     np.testing.assert_allclose(found, expected, rtol=2e-5, atol=1e-5)
     along = last_reduce(linearizer.scheduled).loops[0]
     loops = len(along.segments) or 1  # each begins copies, and so does what comes before them
-    assert count(linearizer, UOps.COMMIT) == (stages - 1 + loops if stages > 1 else 0)
+    assert count(linearizer, UOps.COMMIT) == (
+        pipeline_depth - 1 + loops if pipeline_depth > 1 else 0
+    )
 
 
-@pytest.mark.parametrize("stages", [1, 2])
+@pytest.mark.parametrize("pipeline_depth", [1, 2])
 @pytest.mark.parametrize(("step", "depth"), [(16, 16), (16, 40), (32, 64), (64, 40)])
-def test_all_terms_of_scores_at_once_by_warps(step: int, depth: int, stages: int) -> None:
+def test_all_terms_of_scores_at_once_by_warps(step: int, depth: int, pipeline_depth: int) -> None:
     rows, terms, columns = 45, 70, 16
     ast = narrow_attention(dtypes.float16, rows, terms, depth, columns)
-    linearizer = tiled(ast, whole(warps(2, 4, 2, step), stages), ASYNC)
+    linearizer = tiled(ast, whole(warps(2, 4, 2, step), pipeline_depth), ASYNC)
     # One where the rows are there, one in each tile of terms; without copies ahead two.
-    assert count(linearizer, UOps.BARRIER) == (2 if stages > 1 else 3)
+    assert count(linearizer, UOps.BARRIER) == (2 if pipeline_depth > 1 else 3)
     generator = np.random.default_rng(3)
     shapes = ((rows, depth), (terms, depth), (terms, columns))
     q, k, v = ((generator.standard_normal(s) / 2).astype(np.float16) for s in shapes)
@@ -592,10 +594,10 @@ def test_all_terms_of_scores_at_once_by_warps(step: int, depth: int, stages: int
 def test_rows_are_copied_once() -> None:
     """In no loop but that over blocks; and what is ahead, only of tiles that a mask leaves."""
     kernel = tiled(causal(64, 64, 16, 8).ast, whole(SMALL, 2), ASYNC).scheduled
-    rows, *others = sorted(copies(kernel), key=lambda n: n.computes[0].stages)
+    rows, *others = sorted(copies(kernel), key=lambda n: n.computes[0].pipeline_depth)
     out, last = the_output(kernel).name, last_reduce(kernel)
-    assert (rows.at, rows.computes[0].stages) == ((out, 1), 1)
-    assert [(n.at, n.computes[0].stages) for n in others] == [((last.name, 1), 2)] * 2
+    assert (rows.at, rows.computes[0].pipeline_depth) == ((out, 1), 1)
+    assert [(n.at, n.computes[0].pipeline_depth) for n in others] == [((last.name, 1), 2)] * 2
     assert last.loops[0].end is not None
 
 

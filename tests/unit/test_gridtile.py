@@ -163,7 +163,7 @@ def test_tiles_of_other_shapes(tile: BlockTile) -> None:
     columns=st.sampled_from([1, 2, 4, 8]),
     threads=st.sampled_from([(1, 8), (2, 4), (4, 2)]),
     step=st.sampled_from([2, 4, 8]),
-    stages=st.integers(1, 4),
+    pipeline_depth=st.integers(1, 4),
 )
 def test_any_tile_of_any_product(
     sizes: tuple[int, int, int],
@@ -172,9 +172,12 @@ def test_any_tile_of_any_product(
     columns: int,
     threads: tuple[int, int],
     step: int,
-    stages: int,
+    pipeline_depth: int,
 ) -> None:
-    run(product(*sizes, turned=turned), BlockTile(rows, columns, *threads, step, stages=stages))
+    run(
+        product(*sizes, turned=turned),
+        BlockTile(rows, columns, *threads, step, pipeline_depth=pipeline_depth),
+    )
 
 
 def test_an_operand_is_copied_with_the_places_where_it_is_read() -> None:
@@ -380,7 +383,7 @@ def test_a_step_has_whole_windows_where_places_would_be_computed_for_each() -> N
         depth += (u.op is UOps.LOOP) - (u.op is UOps.END)
         if depth > 1 and u.op is UOps.ALU and u.arg in (ExprOp.IDIV, ExprOp.MOD):
             divided.append(u)
-    # The stage that is read, and nothing else.
+    # The copy that is read, and nothing else.
     assert len(divided) <= 1
 
 

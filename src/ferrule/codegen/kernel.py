@@ -167,8 +167,8 @@ class Compute:
     - `padding`: for some axes, by how many places each step is longer than it need be.
     - `swizzle`: elements after which pieces of 16 bytes change places in their line, by a number
       that grows by `pieces`.
-    - `stages`: copies that memory is reserved for. A copy is made `stages - 1` iterations before it
-      is read, of the loop that its nest hangs in.
+    - `pipeline_depth`: copies that memory is reserved for, as a ring. A copy is made
+      `pipeline_depth - 1` iterations before it is read, of the loop that its nest hangs in.
     - `along`: the loop, of its own nest or of the one that it hangs in, from iteration to iteration
       of which a reduce goes on. Its value before this iteration is read as `before`.
     - `start`: the value that a reduce goes on from, if that is not `before` itself.
@@ -185,7 +185,7 @@ class Compute:
     padding: tuple[tuple[Expr, int], ...] = ()
     swizzle: int = 0
     pieces: int = 1
-    stages: int = 1
+    pipeline_depth: int = 1
     along: Expr | None = None
     start: Expr | None = None
     by_lanes: Expr | None = None
@@ -456,7 +456,7 @@ def can_overwrite(kernel: Kernel, name: str, old: str) -> bool:
     Its nest reads the other value only at the place that it writes, and no later nest reads it.
     """
     new, replaced, owner = (kernel.computes[name], kernel.computes[old], kernel.owner[name])
-    if new.monoid is not None or any(c.swizzle or c.stages > 1 for c in (new, replaced)):
+    if new.monoid is not None or any(c.swizzle or c.pipeline_depth > 1 for c in (new, replaced)):
         return False
     if new.value.dtype.itemsize != replaced.value.dtype.itemsize or owner.at is None:
         return False
@@ -508,8 +508,8 @@ def why_not_pipelined(kernel: Kernel, nest: Nest) -> str:
     if any(e.op is ExprOp.READ or (e.op is ExprOp.LOAD and e.arg in stored) for e in found):
         return "what it is made of is computed in the kernel"
     beside = [n for n in kernel.nests if n.at == nest.at]
-    if len({c.stages for n in beside for c in n.computes} - {1}) > 1:
-        return "another nest at its place has another number of stages"
+    if len({c.pipeline_depth for n in beside for c in n.computes} - {1}) > 1:
+        return "another nest at its place has another pipeline depth"
     return ""
 
 
@@ -568,8 +568,8 @@ def _show_computes(nest: Nest) -> Iterator[str]:
     text = dict(zip(roots, shown, strict=True))
     yield from parts
     for c in nest.computes:
-        if c.stages > 1:
-            yield f"# {c.stages} stages"
+        if c.pipeline_depth > 1:
+            yield f"# pipeline of depth {c.pipeline_depth}"
         target = c.name if not c.ranges else f"{c.name}[{', '.join(r.name for r in c.ranges)}]"
         if c.store is not None:
             mask = "" if c.store.valid is TRUE else f" if {text[c.store.valid]}"

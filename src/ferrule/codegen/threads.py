@@ -174,30 +174,31 @@ class Threads:
         own = set() if c.name in self.shared else set(self.own(c))
         return tuple(r for r in c.ranges if r not in own)
 
-    def place(self, c: Compute, index: Sequence[Expr], stage: Expr | None = None) -> Expr:
+    def place(self, c: Compute, index: Sequence[Expr], ring_slot: Expr | None = None) -> Expr:
         """The index of a value in its scratch memory.
 
-        Of several stages it is in the one that this iteration of the loop around reads, or in
-        `stage`.
+        Of several copies (`pipeline_depth`) it is in the one that this iteration of the loop around
+        reads, or in that of number `ring_slot`.
         """
         axes = self.axes(c)
         strides = dict(zip(axes, c.strides(axes), strict=True))
         places = zip(index, c.ranges, strict=True)
         inside = weighted_sum((i, strides[r]) for i, r in places if r in strides)
         copy = self._group(c) if c.name in self.shared else const(0)
-        if c.stages > 1:
-            copy = copy * c.stages + (self.iteration(c) % c.stages if stage is None else stage)
+        depth = c.pipeline_depth
+        if depth > 1:
+            copy = copy * depth + (self.iteration(c) % depth if ring_slot is None else ring_slot)
         return copy * c.room(axes) + c.swizzled(inside)
 
     def iteration(self, c: Compute) -> Expr:
-        """The range of the loop ahead of whose iterations a staged value is made."""
+        """The range of the loop ahead of whose iterations a pipelined value is made."""
         loop = self.kernel.loop_around(self.kernel.owner[c.name])
         assert loop is not None, f"{c.name} hangs in no loop"
         return loop.range
 
     def elements(self, c: Compute) -> int:
         """The number of values that its scratch memory has room for."""
-        inside = c.room(self.axes(c)) * c.stages
+        inside = c.room(self.axes(c)) * c.pipeline_depth
         return inside * self._groups(c) if c.name in self.shared else inside
 
     def _outer(self, c: Compute) -> list[Loop]:
@@ -248,7 +249,7 @@ def in_registers(kernel: Kernel, threads: Threads) -> frozenset[str]:
     for nest in kernel.nests:
         kinds = {loop.range: loop.kind for loop in nest.loops}
         for c in nest.computes:
-            plain = c.store is None and c.stages == 1
+            plain = c.store is None and c.pipeline_depth == 1
             if plain and all(kinds[r] in without_memory for r in c.ranges):
                 out.update(c.names)
     out -= threads.shared

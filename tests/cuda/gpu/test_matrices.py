@@ -58,11 +58,11 @@ def run_tiled(  # type: ignore[no-untyped-def]
     return out.toCPU().reshape(shape), {u.op for u in k.uops}
 
 
-@pytest.mark.parametrize("stages", [1, 2, 3])
+@pytest.mark.parametrize("pipeline_depth", [1, 2, 3])
 @pytest.mark.parametrize("turned", list(itertools.product((False, True), repeat=2)), ids=str)
 @pytest.mark.parametrize("dtype", MULTIPLIED, ids=lambda dtype: dtype.name)
 def test_products_by_warps(
-    dtype: DType, turned: tuple[bool, bool], stages: int, gpu: GPU, runner: MakeRunner
+    dtype: DType, turned: tuple[bool, bool], pipeline_depth: int, gpu: GPU, runner: MakeRunner
 ) -> None:
     shapes = ((ROWS, TERMS), (TERMS, COLUMNS))
     stored = [shape[::-1] if t else shape for shape, t in zip(shapes, turned, strict=True)]
@@ -73,12 +73,12 @@ def test_products_by_warps(
     inputs = [generator.standard_normal(shape).astype(dtype.np) for shape in stored]
     by = matrix_intrinsic(dtype)
     assert by is not None
-    tile = replace(WARPS, stages=stages, matrices=by)
+    tile = replace(WARPS, pipeline_depth=pipeline_depth, matrices=by)
     found, ops = run_tiled(ast, tile, gpu, runner, *inputs)
     assert UOps.MMA in ops
     # Elements of 32 bits cannot be turned on their way to a warp.
     assert (UOps.MATRICES in ops) == (by is MMA or turned != (True, False))
-    assert (UOps.COPY in ops) == (stages > 1)
+    assert (UOps.COPY in ops) == (pipeline_depth > 1)
     taken = (as_multiplied(x, by) for x in inputs)
     x, y = (x.T if t else x for x, t in zip(taken, turned, strict=True))
     np.testing.assert_allclose(found, x @ y, rtol=1e-5, atol=1e-4)
@@ -99,7 +99,7 @@ def test_products_by_warp_groups(
     a, b = (x.permute((1, 0)) if t else x for x, t in zip(loaded, turned, strict=True))
     generator = np.random.default_rng(0)
     inputs = [generator.standard_normal(shape).astype(dtype.np) for shape in stored]
-    tile = BlockTile(2, columns // 4, 64, 4, step=64, matrices=WGMMA, stages=4)
+    tile = BlockTile(2, columns // 4, 64, 4, step=64, matrices=WGMMA, pipeline_depth=4)
     ast = store(matmul(widened(a), widened(b)))
     found, ops = run_tiled(ast, tile, gpu, runner, *inputs, shape=(m, n))
     assert UOps.WGMMA in ops
@@ -113,7 +113,9 @@ def test_more_shared_memory_than_a_kernel_has_by_itself(gpu: GPU, runner: MakeRu
     generator = np.random.default_rng(0)
     x = generator.standard_normal((ROWS, TERMS)).astype(np.float32)
     y = generator.standard_normal((TERMS, COLUMNS)).astype(np.float32)
-    tile = BlockTile(rows=4, columns=4, row_threads=16, column_threads=16, step=64, stages=2)
+    tile = BlockTile(
+        rows=4, columns=4, row_threads=16, column_threads=16, step=64, pipeline_depth=2
+    )
     found, _ = run_tiled(store(matmul(a, b)), tile, gpu, runner, x, y)
     np.testing.assert_allclose(found, x @ y, rtol=1e-5, atol=1e-4)
 
@@ -125,7 +127,7 @@ def test_copies_ahead_of_their_use(turned: bool, gpu: GPU, runner: MakeRunner) -
     generator = np.random.default_rng(0)
     x = generator.standard_normal((ROWS, TERMS)).astype(np.float32)
     y = generator.standard_normal((TERMS, COLUMNS)).astype(np.float32)
-    tile = BlockTile(rows=2, columns=4, row_threads=8, column_threads=8, step=8, stages=3)
+    tile = BlockTile(rows=2, columns=4, row_threads=8, column_threads=8, step=8, pipeline_depth=3)
     found, ops = run_tiled(ast, tile, gpu, runner, np.ascontiguousarray(x.T) if turned else x, y)
     assert UOps.COPY in ops
     np.testing.assert_allclose(found, x @ y, rtol=1e-5, atol=1e-4)
@@ -217,7 +219,7 @@ def test_chains_by_warp_groups(dtype: DType, width: int, gpu: GPU, runner: MakeR
     plan.collapse()
     chain = Chain.of(plan.kernel, the_output(plan.kernel).name)
     assert chain is not None
-    scores = BlockTile(2, 16, 64, 4, step=64, matrices=WGMMA, stages=2)
+    scores = BlockTile(2, 16, 64, 4, step=64, matrices=WGMMA, pipeline_depth=2)
     results = replace(scores, columns=width // 4, step=64)
     tile_chain(plan, chain, ChainTile(scores, results, whole=True))
     k = Linearizer(ast, plan.target, plan.opts, "chain").linearize()

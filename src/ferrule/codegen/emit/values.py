@@ -53,9 +53,9 @@ class Values:
         """The range whose iterations are the lanes of vectors."""
         self.copies: dict[Expr, Expr] = {}
         """The values of the ranges of unrolled loops, and of conditions that are known here."""
-        self.stage: Expr | None = None
-        """The stage of a kept value that is being filled ahead of its use; None for the current
-        one.
+        self.ring_slot: Expr | None = None
+        """The number of the copy, of `pipeline_depth` ones, that is filled ahead of its use; None
+        for the current one.
         """
         self._ahead: dict[UOp, tuple[int, int]] = {}
         self._filled: dict[str, int] = {}
@@ -98,13 +98,13 @@ class Values:
         """A function that calls `do` later in the innermost open loop, as if it were
         called here.
         """
-        here = dict(self.copies), self.lane, self.stage
+        here = dict(self.copies), self.lane, self.ring_slot
 
         def done_there() -> None:
-            outside = self.copies, self.lane, self.stage
-            self.copies, self.lane, self.stage = here
+            outside = self.copies, self.lane, self.ring_slot
+            self.copies, self.lane, self.ring_slot = here
             do()
-            self.copies, self.lane, self.stage = outside
+            self.copies, self.lane, self.ring_slot = outside
 
         return done_there
 
@@ -448,7 +448,7 @@ class Values:
 
         It is stored as it was loaded, and has a size that such a copy can have.
         """
-        ahead = self.stage is not None and c.name in self.threads.shared
+        ahead = self.ring_slot is not None and c.name in self.threads.shared
         element = self.current(c.value)
         if not ahead or element.op is not ExprOp.LOAD:
             return False
@@ -520,7 +520,7 @@ class Values:
 
     def _scratch_index(self, c: Compute) -> Expr:
         """The index in scratch memory of a value of this iteration."""
-        return self.threads.place(c, [self.current(r) for r in c.ranges], self.stage)
+        return self.threads.place(c, [self.current(r) for r in c.ranges], self.ring_slot)
 
     def local(self, c: Compute) -> UOp:
         """The pointer to a kept value's memory."""

@@ -305,24 +305,24 @@ def swizzle(kernel: Kernel, nest_name: str, name: str, pieces: int = 1) -> Kerne
     return kernel.with_nest(replace(nest, computes=tuple(computes)))
 
 
-def pipeline(kernel: Kernel, nest_name: str, stages: int) -> Kernel:
+def pipeline(kernel: Kernel, nest_name: str, depth: int) -> Kernel:
     """Pipeline the copies of a nest: later ones are on their way while earlier ones are used.
 
     `for k: a = load(k); use(a)` -> `a0 = load(0); for k: a[k + 1] = load(k + 1); use(a[k])`. There
-    is memory for `stages` copies, and each is made `stages - 1` iterations ahead, of the loop that
+    is memory for `depth` copies, and each is made `depth - 1` iterations ahead, of the loop that
     the nest hangs in. A copy that no iteration reads is not loaded. Exact.
     """
     nest = nest_of(kernel, nest_name)
-    computes = tuple(replace(c, stages=stages) for c in nest.computes)
+    computes = tuple(replace(c, pipeline_depth=depth) for c in nest.computes)
     out = kernel.with_nest(replace(nest, computes=computes))
     problem = (
-        "there are two at least" if stages < 2 else why_not_pipelined(out, out.by_name[nest_name])
+        "there are two at least" if depth < 2 else why_not_pipelined(out, out.by_name[nest_name])
     )
     if any(c.over in {d.name for d in nest.computes} for c in kernel.computes.values()):
         problem = "another value is kept over it"
     if problem:
         raise ScheduleError(
-            f"pipeline({nest_name}, {stages}) in kernel {kernel.name}: {problem}; stage it in a "
+            f"pipeline({nest_name}, {depth}) in kernel {kernel.name}: {problem}; stage it in a "
             "plain loop, from buffers that the kernel does not store to"
         )
     return out

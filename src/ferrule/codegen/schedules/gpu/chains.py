@@ -75,8 +75,8 @@ class ChainTile:
     whole: bool = False
     """True if all terms of a tile's scores are in shared memory at once.
 
-    Those of the rows stay from the first tile to the last, the others are as many tiles ahead as
-    `scores` has stages.
+    Those of the rows stay from the first tile to the last, the others are pipelined to the depth of
+    `scores`.
     """
 
     @property
@@ -93,16 +93,16 @@ class ChainTile:
         """The bytes of shared memory that it takes, with padding."""
         rows, terms = self.scores.block_rows, self.scores.block_columns
         near = MAX_ACCESS_BYTES // work.itemsize
-        stages, least = self.scores.stages, max(self.scores.step, near)
+        copies, least = self.scores.pipeline_depth, max(self.scores.step, near)
         elements = 0
         for depth in work.depths:
             step = -(-depth // least) * least if self.whole else least
             elements += (rows + near) * step + rows * near
-            elements += stages * ((terms + near) * step + terms * near)
+            elements += copies * ((terms + near) * step + terms * near)
         if self.results is not None:
             chained = work.matrices is not None and work.matrices.is_chained
             elements += 0 if chained else rows * (terms + near)
-            elements += stages * terms * (self.results.block_columns + near)
+            elements += copies * terms * (self.results.block_columns + near)
         return elements * work.itemsize
 
 
@@ -194,7 +194,7 @@ def _warp_group_tiles(target: Target, work: ChainWork, by: MatrixIntrinsic) -> I
 
 def _whole(work: ChainWork, tile: ChainTile) -> ChainTile:
     """The tile with all terms of its scores in shared memory, copied ahead if that is possible."""
-    scores = replace(tile.scores, stages=AHEAD if work.ahead else 1)
+    scores = replace(tile.scores, pipeline_depth=AHEAD if work.ahead else 1)
     return replace(tile, scores=scores, whole=True)
 
 
@@ -207,7 +207,7 @@ def chain_tile_cost(target: Target, work: ChainWork, tile: ChainTile) -> float:
     lanes = max(tile.threads, LANES) / LANES
     steps = sum(-(-depth // tile.scores.step) for depth in work.depths)
     depth = steps * tile.scores.step
-    ahead = tile.scores.stages > 1
+    ahead = tile.scores.pipeline_depth > 1
     fill = (AHEAD_CYCLES if ahead else FILL_CYCLES) / LANES
     busy = depth * term_cycles(target, tile.scores, work.itemsize) * lanes
     busy += SCORE_CYCLES * tile.scores.rows * tile.scores.columns * lanes
@@ -419,7 +419,7 @@ class _ChainTiling:
         here = self._first_contractions(row, terms)
         plan.do("run_along", chain.last)
         row_here, column_here = plan.copies_of((row, column), chain.last)
-        fills = self._stages(results, (row_here, column_here), here, terms)
+        fills = self._stage_operands(results, (row_here, column_here), here, terms)
         self._share_steps(row, here, terms)
         results.threads(chain.name, row, column)
         results.threads(chain.last, row_here, column_here, terms[chain.last])
@@ -498,7 +498,7 @@ class _ChainTiling:
         for step, nest in self.chain.scores:
             rows, columns, term = here[nest]
             place = self._place if self.tile.whole else None
-            fills += self._scores(step, nest).stages((rows, columns), term, place)
+            fills += self._scores(step, nest).stage_operands((rows, columns), term, place)
         return fills
 
     def _place(self, element: Expr) -> str:
@@ -509,7 +509,7 @@ class _ChainTiling:
         along = self.plan.nest(last).loops[0].range
         return last if along in element.ranges else self.chain.name
 
-    def _stages(
+    def _stage_operands(
         self,
         results: Tiling,
         tile_here: Sequence[Expr],
@@ -519,7 +519,7 @@ class _ChainTiling:
         """Copy the loads of all contractions; the names of the copies' nests."""
         plan, last = self.plan, self.chain.last
         plan.do("reorder", last, (plan.loops(last)[0], *tile_here, terms[last]))
-        return [*self._stage_scores(here), *results.stages(tile_here, terms[last])]
+        return [*self._stage_scores(here), *results.stage_operands(tile_here, terms[last])]
 
     def _share_steps(
         self, row: Expr, here: dict[str, tuple[Expr, Expr, Expr]], terms: dict[str, Expr]

@@ -237,7 +237,7 @@ class Tiling:
         self.plan.do("compute_at", self.reduce, 1)
         row_here, column_here = self.plan.copies_of((row, column), self.reduce)
         term = self.terms(row_here, column_here)
-        fills = self.stages((row_here, column_here), term)
+        fills = self.stage_operands((row_here, column_here), term)
         self.threads(self.name, row, column)
         self.threads(self.reduce, row_here, column_here, term)
         for fill in fills:
@@ -328,7 +328,7 @@ class Tiling:
         self.plan.do("reorder", self.reduce, (parts, row, column, term))
         return term
 
-    def stages(
+    def stage_operands(
         self, tile: Sequence[Expr], term: Expr, place: Callable[[Expr], str] | None = None
     ) -> list[str]:
         """Copy the operands that are reused, for one part of the sum; the names of the copies.
@@ -522,7 +522,7 @@ def _bind(
 def fill_copy(plan: Plan, name: str, tile: BlockTile) -> None:
     """Share out a copy among the threads of a block: neighbouring threads read adjacent elements.
 
-    It is made as many steps ahead as the tile has stages, if it hangs in a loop over steps.
+    It is pipelined to the tile's depth, if it hangs in a loop over steps.
     """
     (c,) = plan.nest(name).computes
     axes = c.ranges
@@ -531,7 +531,7 @@ def fill_copy(plan: Plan, name: str, tile: BlockTile) -> None:
     along = _along(element, axes)
     turned = along is not axes[-1]
     around = plan.kernel.loop_around(plan.nest(name))
-    ahead = tile.stages > 1 and around is not None and around.kind is Kind.SERIAL
+    ahead = tile.pipeline_depth > 1 and around is not None and around.kind is Kind.SERIAL
     lanes = _lanes(element, along)
     # Transposed elements go to separate places: each by itself, if a copy needs no register.
     if turned and ahead and c.value is element and element.dtype.itemsize in COPIED_BYTES:
@@ -556,7 +556,7 @@ def fill_copy(plan: Plan, name: str, tile: BlockTile) -> None:
     if turned:
         _pad(plan, name, axes[0])
     if ahead:
-        plan.do("pipeline", name, tile.stages)
+        plan.do("pipeline", name, tile.pipeline_depth)
 
 
 def _along(e: Expr, axes: Sequence[Expr]) -> Expr:
