@@ -95,9 +95,9 @@ class Loop:
     With `peel`, that condition holds in all iterations but the last. With `start` and `end`, only
     the iterations from `start` up to `end`, exclusive, are run. With `segments`, the loop is run as
     several loops, one after the other. With `step`, the iterations of a THREAD loop are that digit
-    of the thread's number. With `bits`, only the iterations are run whose bits are set in that
-    value, the lowest first. `only` is a condition that holds in all iterations that `bits`, `start`
-    and `end` leave; the others would change nothing.
+    of the thread's number. With `bitmask`, only the iterations are run whose bits are set in that
+    value, the lowest first. `assumed` is a condition that holds in all iterations that `bitmask`,
+    `start` and `end` leave; the others would change nothing.
 
     `lineage` has the ranges that the loop was made from, the first one first: a part of a split
     loop begins with the range of the whole loop, a copy of a loop with the range of the original.
@@ -111,23 +111,25 @@ class Loop:
     start: Expr | None = None
     segments: tuple[Segment, ...] = ()
     step: int | None = None
-    bits: Expr | None = None
-    only: Expr | None = None
+    bitmask: Expr | None = None
+    assumed: Expr | None = None
     lineage: tuple[Expr, ...] = field(default=(), compare=False)
 
     def mapped(self, mapping: Mapping[Expr, Expr]) -> Loop:
         """The loop with parts of its conditions, its start and its ends replaced."""
-        parts = (self.peel, self.start, self.end, self.bits, self.only)
+        parts = (self.peel, self.start, self.end, self.bitmask, self.assumed)
         if parts == (None,) * len(parts) and not self.segments:
             return self
-        peel, start, end, bits, only = (None if e is None else e.substitute(mapping) for e in parts)
+        peel, start, end, bitmask, assumed = (
+            None if e is None else e.substitute(mapping) for e in parts
+        )
         segments = tuple(
             Segment(
                 s.end.substitute(mapping), tuple((c.substitute(mapping), v) for c, v in s.known)
             )
             for s in self.segments
         )
-        known = replace(self, peel=peel, bits=bits, only=only)
+        known = replace(self, peel=peel, bitmask=bitmask, assumed=assumed)
         return replace(known, start=start, end=end, segments=segments)
 
     @property
@@ -410,7 +412,7 @@ def expressions(nest: Nest) -> list[Expr]:
             out.append(c.start)
         if c.store is not None:
             out.extend((c.store.index, c.store.valid))
-    out.extend(loop.bits for loop in nest.loops if loop.bits is not None)
+    out.extend(loop.bitmask for loop in nest.loops if loop.bitmask is not None)
     return out
 
 
@@ -495,7 +497,7 @@ def why_not_pipelined(kernel: Kernel, nest: Nest) -> str:
     loop = kernel.loop_around(nest)
     if loop is None:
         return "it hangs in no loop"
-    if loop.kind is not Kind.SERIAL or loop.peel is not None or loop.bits is not None:
+    if loop.kind is not Kind.SERIAL or loop.peel is not None or loop.bitmask is not None:
         return f"{loop.range} is no plain loop"
     if any(
         c.store is not None or c.monoid is not None or c.over is not None for c in nest.computes
@@ -552,7 +554,7 @@ def _show_nest(kernel: Kernel, nest: Nest, indent: int) -> Iterator[str]:
             peel = "" if loop.peel is None else f" peel {loop.peel}"
             size = loop.range.size if loop.end is None else loop.end
             first = "" if loop.start is None else f"{loop.start}.."
-            bits = "" if loop.bits is None else f" by the bits of {loop.bits}"
+            bits = "" if loop.bitmask is None else f" by the set bits of {loop.bitmask}"
             head = f"for {loop.range.name} in {first}{size}{kind}{peel}{bits}:"
             yield f"{pad * (indent + depth)}{head}"
             for s in loop.segments:

@@ -126,11 +126,11 @@ def _verify_loops(
             raise KernelError(f"loop {loop.range} of unknown size is {loop.kind.name}")
     for depth, loop in enumerate(nest.loops):
         inside = {inner.range for inner in nest.loops[depth:]}
-        for bound in (loop.start, loop.end, loop.bits, *(s.end for s in loop.segments)):
+        for bound in (loop.start, loop.end, loop.bitmask, *(s.end for s in loop.segments)):
             if bound is not None and not bound.ranges <= open_ranges - inside:
                 raise KernelError(f"the bounds of loop {loop.range} are not known where it begins")
-        if loop.bits is not None and not _has_bits(kernel, nest, depth):
-            raise KernelError(f"the bits of loop {loop.range} are not known where it begins")
+        if loop.bitmask is not None and not _has_bitmask(kernel, nest, depth):
+            raise KernelError(f"the bitmask of loop {loop.range} is not known where it begins")
 
 
 def _verify_compute(kernel: Kernel, nest: Nest, c: Compute) -> None:
@@ -162,11 +162,11 @@ def _verify_reads(kernel: Kernel, nest: Nest) -> None:
             )
 
 
-def _has_bits(kernel: Kernel, nest: Nest, depth: int) -> bool:
-    """True if the bits that select a loop's iterations are computed before the loop begins."""
+def _has_bitmask(kernel: Kernel, nest: Nest, depth: int) -> bool:
+    """True if the bitmask of a loop is computed before the loop begins."""
     loop = nest.loops[depth]
-    assert loop.bits is not None
-    found = [kernel.owner[e.arg].at for e in reads([loop.bits]) if e.arg in kernel.owner]
+    assert loop.bitmask is not None
+    found = [kernel.owner[e.arg].at for e in reads([loop.bitmask]) if e.arg in kernel.owner]
     return loop.kind is Kind.SERIAL and all(
         at is not None and (at[0] != nest.name or at[1] <= depth) for at in found
     )

@@ -150,7 +150,7 @@ def _unroll_single(kernel: Kernel) -> Kernel:
 
 def _runs_once(loop: Loop) -> bool:
     size = loop.range.size
-    bounds = (loop.peel, loop.start, loop.end, loop.bits, loop.segments)
+    bounds = (loop.peel, loop.start, loop.end, loop.bitmask, loop.segments)
     whole = bounds == (None, None, None, None, ())
     return loop.kind is Kind.SERIAL and whole and size.is_const and size.arg == 1
 

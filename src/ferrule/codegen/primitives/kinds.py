@@ -118,7 +118,7 @@ def set_kind(kernel: Kernel, nest_name: str, name: str, kind: Kind) -> Kernel:
             f"{kind.name.lower()}({name}) in kernel {kernel.name}: its size {loop.range.size} "
             "is not constant; split it first"
         )
-    if loop.bits is not None:
+    if loop.bitmask is not None:
         raise ScheduleError(
             f"{kind.name.lower()}({name}) in kernel {kernel.name}: only some of its iterations are "
             "run, and which is known when it begins; do it without `skip`"

@@ -124,7 +124,7 @@ def _refuse_limited(
     """Raise an error for a loop that was limited, or a tail by which `repeated` nests would store
     twice.
     """
-    limits = (loop.start, loop.end, loop.bits, loop.segments)
+    limits = (loop.start, loop.end, loop.bitmask, loop.segments)
     if limits != (None, None, None, ()) or (tail == "clamp" and repeated):
         raise ScheduleError(
             f"split({loop.range.name}, {factor}, {tail!r}) in kernel {kernel.name}: it is limited, "
@@ -302,7 +302,7 @@ def fuse(kernel: Kernel, nest_name: str, name: str) -> Kernel:
         raise ScheduleError(
             f"fuse({name}) in kernel {kernel.name}: something is computed between {a} and {b}"
         )
-    if any(loop.bits is not None for loop in nest.loops[depth : depth + 2]):
+    if any(loop.bitmask is not None for loop in nest.loops[depth : depth + 2]):
         raise ScheduleError(
             f"fuse({name}) in kernel {kernel.name}: only some iterations of {a} or {b} are run"
         )
@@ -404,7 +404,7 @@ def limit(kernel: Kernel, nest_name: str, name: str) -> Kernel:
             "iterations useless, or it is not a plain loop"
         )
     held = implied_conditions(kernel, nest, depth)
-    limited = replace(loop, start=start, end=end, only=all_of(held) if held else None)
+    limited = replace(loop, start=start, end=end, assumed=all_of(held) if held else None)
     loops = (*nest.loops[:depth], limited, *nest.loops[depth + 1 :])
     return kernel.with_nest(replace(nest, loops=loops))
 
@@ -430,22 +430,22 @@ def skip(kernel: Kernel, nest_name: str, name: str) -> Kernel:
             f"{nest_name} stores, or it is no plain loop of at most {MAX_SKIP_SIZE} iterations, or "
             "something is computed inside of it"
         )
-    only, bits = all_of(conditions), f"{nest_name}.bits"
-    k = range_(copy_name(name, bits), loop.range.size)
+    stores, mask = all_of(conditions), f"{nest_name}.bits"
+    k = range_(copy_name(name, mask), loop.range.size)
     bit = alu(ExprOp.SHL, const(1, dtypes.uint32), cast(k, dtypes.uint32))
-    value = alu(ExprOp.WHERE, only.substitute({loop.range: k}), bit, const(0, dtypes.uint32))
+    value = alu(ExprOp.WHERE, stores.substitute({loop.range: k}), bit, const(0, dtypes.uint32))
     outside = [d + 1 for d, o in enumerate(nest.loops) if o.range in value.ranges]
-    set_bits = Nest(
-        bits,
-        (Compute(bits, value, (), MONOIDS["any"]),),
+    set_mask = Nest(
+        mask,
+        (Compute(mask, value, (), MONOIDS["any"]),),
         (Loop(k, lineage=loop.descent),),
         (nest_name, max(outside, default=0)),
     )
-    found = Expr(ExprOp.READ, dtypes.uint32, (), bits)
+    found = Expr(ExprOp.READ, dtypes.uint32, (), mask)
     loops = list(nest.loops)
-    loops[depth] = replace(loop, bits=found, only=only)
+    loops[depth] = replace(loop, bitmask=found, assumed=stores)
     kernel = kernel.with_nest(replace(nest, loops=tuple(loops)))
-    return kernel.insert_before(nest_name, set_bits)
+    return kernel.insert_before(nest_name, set_mask)
 
 
 def _conditions_of(kernel: Kernel, nest: Nest, depth: int) -> list[Expr]:
