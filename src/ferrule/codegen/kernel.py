@@ -165,7 +165,7 @@ class Compute:
     are the axes of the kept value, outermost first. The other loops of a reduce are those that it
     combines over.
 
-    - `over`: the kept value whose memory this one takes.
+    - `overwrites`: the value whose memory this one takes.
     - `padding`: for some axes, by how many places each step is longer than it need be.
     - `swizzle`: elements after which pieces of 16 bytes change places in their line, by a number
       that grows by `pieces`.
@@ -183,7 +183,7 @@ class Compute:
     ranges: tuple[Expr, ...] = ()
     monoid: Monoid | None = None
     store: Store | None = None
-    over: str | None = None
+    overwrites: str | None = None
     padding: tuple[tuple[Expr, int], ...] = ()
     swizzle: int = 0
     pieces: int = 1
@@ -337,7 +337,7 @@ class Kernel:
         first: dict[str, str] = {}
         elements: dict[str, int] = {}
         for c in self.computes.values():  # in order: what is replaced comes first
-            first[c.name] = place = c.name if c.over is None else first[c.over]
+            first[c.name] = place = c.name if c.overwrites is None else first[c.overwrites]
             elements[place] = max(elements.get(place, 0), c.elements)
         return {name: (place, elements[place]) for name, place in first.items()}
 
@@ -500,7 +500,8 @@ def why_not_pipelined(kernel: Kernel, nest: Nest) -> str:
     if loop.kind is not Kind.SERIAL or loop.peel is not None or loop.bitmask is not None:
         return f"{loop.range} is no plain loop"
     if any(
-        c.store is not None or c.monoid is not None or c.over is not None for c in nest.computes
+        c.store is not None or c.monoid is not None or c.overwrites is not None
+        for c in nest.computes
     ):
         return "it stores, combines or overwrites values"
     if any(n.at is not None and n.at[0] == nest.name for n in kernel.nests):

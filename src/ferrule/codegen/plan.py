@@ -155,7 +155,9 @@ class Plan:
     def _scratch_bytes(self) -> int:
         """The bytes of all kept values of the kernel, those in registers included."""
         memory = self.kernel.memory
-        kept = [c for c in self.kernel.computes.values() if c.store is None and c.over is None]
+        kept = [
+            c for c in self.kernel.computes.values() if c.store is None and c.overwrites is None
+        ]
         return sum(c.value.dtype.itemsize * memory[c.name][1] for c in kept)
 
     def collapse(self) -> None:

@@ -141,8 +141,8 @@ def _verify_compute(kernel: Kernel, nest: Nest, c: Compute) -> None:
             raise KernelError(f"{c.name}: axis {r} is no loop of its nest")
     if c.pipeline_depth > 1 and (problem := why_not_pipelined(kernel, nest)):
         raise KernelError(f"{c.name} has a pipeline of depth {c.pipeline_depth}, but {problem}")
-    if c.over is not None and not can_overwrite(kernel, c.name, c.over):
-        raise KernelError(f"{c.name} is kept over {c.over}, which is read at another place")
+    if c.overwrites is not None and not can_overwrite(kernel, c.name, c.overwrites):
+        raise KernelError(f"{c.name} overwrites {c.overwrites}, which is read at another place")
 
 
 def _verify_reads(kernel: Kernel, nest: Nest) -> None:

@@ -212,7 +212,7 @@ def overwrite(kernel: Kernel, name: str, old: str) -> Kernel:
             f"overwrite({name}, {old}) in kernel {kernel.name}: {name} is not computed from "
             f"{old} in place, or {old} is read again"
         )
-    computes = tuple(replace(c, over=old) if c.name == name else c for c in owner.computes)
+    computes = tuple(replace(c, overwrites=old) if c.name == name else c for c in owner.computes)
     return kernel.with_nest(replace(owner, computes=computes))
 
 
@@ -232,11 +232,11 @@ def pad(kernel: Kernel, nest_name: str, name: str, extra: int) -> Kernel:
     nest = nest_of(kernel, nest_name)
     r = nest.loops[depth_of(kernel, nest, name)].range
     kept = [c for c in nest.computes if r in c.ranges]
-    over = any(c.over is not None for c in kernel.computes.values())
-    if extra < 0 or not kept or over or any(c.swizzle for c in kept):
+    overwrites = any(c.overwrites is not None for c in kernel.computes.values())
+    if extra < 0 or not kept or overwrites or any(c.swizzle for c in kept):
         raise ScheduleError(
             f"pad({name}, {extra}) in kernel {kernel.name}: it is no axis of what {nest_name} "
-            "keeps, or that is swizzled, or values are kept over one another, or the step is "
+            "keeps, or that is swizzled, or values overwrite one another, or the step is "
             "shorter"
         )
     computes = tuple(
@@ -291,10 +291,10 @@ def swizzle(kernel: Kernel, nest_name: str, name: str, pieces: int = 1) -> Kerne
         n % MAX_ACCESS_BYTES == 0 and max(n, BANK_LINE_BYTES) % min(n, BANK_LINE_BYTES) == 0
         for n in steps
     )
-    if not (kept and whole) or any(c.padding or c.over is not None for c in kept):
+    if not (kept and whole) or any(c.padding or c.overwrites is not None for c in kept):
         raise ScheduleError(
             f"swizzle({name}) in kernel {kernel.name}: it is no axis of what {nest_name} keeps, "
-            f"or that is padded or kept over another, or steps of {steps} bytes are no pieces of "
+            f"or that is padded or overwrites another, or steps of {steps} bytes are no pieces of "
             f"{MAX_ACCESS_BYTES} that fill lines of {BANK_LINE_BYTES}"
         )
     turned = {c.name: n // c.value.dtype.itemsize for c, n in zip(kept, steps, strict=True)}
@@ -318,8 +318,8 @@ def pipeline(kernel: Kernel, nest_name: str, depth: int) -> Kernel:
     problem = (
         "there are two at least" if depth < 2 else why_not_pipelined(out, out.by_name[nest_name])
     )
-    if any(c.over in {d.name for d in nest.computes} for c in kernel.computes.values()):
-        problem = "another value is kept over it"
+    if any(c.overwrites in {d.name for d in nest.computes} for c in kernel.computes.values()):
+        problem = "another value overwrites it"
     if problem:
         raise ScheduleError(
             f"pipeline({nest_name}, {depth}) in kernel {kernel.name}: {problem}; stage it in a "
