@@ -42,7 +42,7 @@ from ferrule.codegen.linearizer import Linearizer, linearize
 from ferrule.codegen.lower import lower
 from ferrule.codegen.opt import Opt, ScheduleError, apply_opts
 from ferrule.codegen.plan import Plan
-from ferrule.codegen.schedules.gpu.chains import Chain, ChainTile, can_run_along, tile_chain
+from ferrule.codegen.schedules.gpu.chains import Chain, ChainTile, can_fuse_reduces, tile_chain
 from ferrule.codegen.schedules.gpu.cost import BlockTile
 from ferrule.codegen.uops import UOps
 from ferrule.codegen.wellformed import verify
@@ -89,7 +89,7 @@ def tiled(ast: LazyOp, chosen: ChainTile = SMALL, target: Target = GPU) -> Linea
     plan.collapse()
     chain = Chain.of(plan.kernel, the_output(plan.kernel).name)
     assert chain is not None
-    assert can_run_along(plan.kernel)
+    assert can_fuse_reduces(plan.kernel)
     tile_chain(plan, chain, chosen)
     linearizer = Linearizer(ast, target, plan.opts).linearize()
     assert linearizer.threads == chosen.threads
@@ -317,17 +317,19 @@ def test_a_value_that_is_infinite_is_in_its_column_alone() -> None:
 
 def test_the_largest_value_and_both_sums_go_on_from_the_tile_before() -> None:
     linearizer = tiled(plain(9, 21, 10, 7).ast)
-    running = [c for n in linearizer.scheduled.nests for c in n.computes if c.along is not None]
+    running = [
+        c for n in linearizer.scheduled.nests for c in n.computes if c.carried_by is not None
+    ]
     assert [c.monoid.name for c in running if c.monoid] == ["max", "sum", "sum"]
-    assert [c.start is None for c in running] == [True, False, False]
-    assert {c.along for c in running} == {last_reduce(linearizer.scheduled).loops[0].range}
+    assert [c.initial is None for c in running] == [True, False, False]
+    assert {c.carried_by for c in running} == {last_reduce(linearizer.scheduled).loops[0].range}
 
 
 def test_without_a_largest_value_sums_just_go_on() -> None:
     kernel = tiled(case_of(linear, numpy_linear).ast).scheduled
-    running = [c for n in kernel.nests for c in n.computes if c.along is not None]
+    running = [c for n in kernel.nests for c in n.computes if c.carried_by is not None]
     assert len(running) == 2
-    assert all(c.start is None for c in running)
+    assert all(c.initial is None for c in running)
 
 
 def test_a_block_has_the_rows_of_a_tile_in_shared_memory_and_not_of_the_scores() -> None:
@@ -402,7 +404,7 @@ def test_a_mask_that_leaves_scores_in_the_sum_leaves_no_tile_out() -> None:
     run(case)
 
 
-# -- what does not run along -----------------------------------------------------------------------
+# -- what is not fused -----------------------------------------------------------------------
 
 
 def centred(q: LazyOp, k: LazyOp, v: LazyOp) -> LazyOp:
@@ -441,7 +443,7 @@ REFUSED = {
 def running(kernel: Kernel) -> list[Opt]:
     """The last sum of a chain for all of its rows, along its terms."""
     last = last_reduce(kernel).name
-    return [Opt("compute_at", (last, 1)), Opt("run_along", (last,))]
+    return [Opt("compute_at", (last, 1)), Opt("fuse_reduces", (last,))]
 
 
 @pytest.mark.parametrize("make", REFUSED, ids=lambda make: make.__name__)
@@ -449,7 +451,7 @@ def test_chains_that_need_the_end_before_the_loop(make: Callable[..., LazyOp]) -
     ast = case_of(make, numpy_linear).ast
     kernel = lower(ast, "chain")
     assert Chain.of(kernel, the_output(kernel).name) is not None
-    assert not can_run_along(kernel)
+    assert not can_fuse_reduces(kernel)
     with pytest.raises(ScheduleError, match=REFUSED[make]):
         apply_opts(kernel, running(kernel))
 
@@ -472,10 +474,10 @@ def test_the_loop_that_something_runs_along_stays_as_it_is() -> None:
     opts, last = list(linearizer.opts), last_reduce(linearizer.scheduled)
     name, loop = last.name, last.loops[0].range.name
     for opt, message in (
-        (Opt("split", (name, loop, 2)), f"runs along {loop}; do it before `run_along`"),
-        (Opt("fuse", (name, loop)), f"runs along {loop}; do it before `run_along`"),
-        (Opt("group", (name, (loop,))), "or runs along a loop"),
-        (Opt("run_along", (name,)), f"{name} runs along a loop already"),
+        (Opt("split", (name, loop, 2)), f"{loop} carries .*; do it before `fuse_reduces`"),
+        (Opt("fuse", (name, loop)), f"{loop} carries .*; do it before `fuse_reduces`"),
+        (Opt("group", (name, (loop,))), "or a loop carries its values"),
+        (Opt("fuse_reduces", (name,)), f"a loop carries {name} already"),
     ):
         with pytest.raises(ScheduleError, match=message):
             Linearizer(ast, GPU, [*opts, opt])
@@ -488,11 +490,11 @@ def test_what_runs_along_a_loop_is_in_registers_and_inside_of_it() -> None:
     (c,) = largest.computes
     blocks = the_output(kernel).loops[0].range
     with pytest.raises(
-        KernelError, match=rf"{c.name} runs along .*, which is no loop that it is in"
+        KernelError, match=rf".* cannot carry {c.name}: it is no loop that it is in"
     ):
-        verify(kernel.with_nest(replace(largest, computes=(replace(c, along=blocks),))))
+        verify(kernel.with_nest(replace(largest, computes=(replace(c, carried_by=blocks),))))
     loops = tuple(replace(loop, kind=Kind.SERIAL) for loop in largest.loops)
-    with pytest.raises(KernelError, match="run along a loop, and not in registers"):
+    with pytest.raises(KernelError, match="carried by a loop, and not in registers"):
         linearize(kernel.with_nest(replace(largest, loops=loops)), GPU)
 
 
@@ -660,7 +662,7 @@ def test_large_chains_have_large_tiles() -> None:
         assert linearizer.blocks <= 4096 // 32
         assert 0 < shared_bytes(linearizer) <= target.shared_bytes
         assert any(u.op is UOps.MMA for u in linearizer.uops) == (make is None)
-        assert any(opt.primitive == "run_along" for opt in linearizer.opts)
+        assert any(opt.primitive == "fuse_reduces" for opt in linearizer.opts)
 
 
 @pytest.mark.parametrize("width", [64, 128])
@@ -684,14 +686,14 @@ def test_chains_of_float32_are_by_warps_only_if_that_is_allowed() -> None:
 @pytest.mark.parametrize("columns", [8, 200, 1000])
 def test_results_of_any_width(columns: int) -> None:
     linearizer = Linearizer(plain(512, 512, 300, columns).ast, GPU).linearize()
-    assert any(opt.primitive == "run_along" for opt in linearizer.opts)
+    assert any(opt.primitive == "fuse_reduces" for opt in linearizer.opts)
     assert shared_bytes(linearizer) <= GPU.shared_bytes
 
 
 def test_where_no_tile_fits_a_thread_keeps_the_blocks() -> None:
     case = plain(9, 21, 10, 7)
     linearizer = Linearizer(case.ast, replace(GPU, shared_bytes=64)).linearize()
-    assert not any(opt.primitive == "run_along" for opt in linearizer.opts)
+    assert not any(opt.primitive == "fuse_reduces" for opt in linearizer.opts)
     inputs = make_inputs(case)
     found = results(linearizer, inputs, (9, 7))
     np.testing.assert_allclose(found, case.expected(*inputs), rtol=2e-5, atol=1e-5)

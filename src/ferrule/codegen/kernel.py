@@ -171,11 +171,11 @@ class Compute:
       that grows by `pieces`.
     - `pipeline_depth`: copies that memory is reserved for, as a ring. A copy is made
       `pipeline_depth - 1` iterations before it is read, of the loop that its nest hangs in.
-    - `along`: the loop, of its own nest or of the one that it hangs in, from iteration to iteration
-      of which a reduce goes on. Its value before this iteration is read as `before`.
-    - `start`: the value that a reduce goes on from, if that is not `before` itself.
-    - `by_lanes`: an axis of lanes. Each lane has what the lanes before it have too, and the next
-      iteration goes on from the last lane.
+    - `carried_by`: the loop, of its own nest or of the one that it hangs in, that carries a reduce
+      from iteration to iteration. Its value before this iteration is read as `carried`.
+    - `initial`: the value that an iteration begins with, if that is not `carried` itself.
+    - `scan_lanes`: an axis of lanes. Each lane has what the lanes before it have too, and the last
+      lane is carried to the next iteration.
     """
 
     name: str
@@ -188,19 +188,19 @@ class Compute:
     swizzle: int = 0
     pieces: int = 1
     pipeline_depth: int = 1
-    along: Expr | None = None
-    start: Expr | None = None
-    by_lanes: Expr | None = None
+    carried_by: Expr | None = None
+    initial: Expr | None = None
+    scan_lanes: Expr | None = None
 
     @property
-    def before(self) -> str:
-        """The name under which its value before an iteration of `along` is read."""
-        return f"{self.name}.before"
+    def carried(self) -> str:
+        """The name under which its value before an iteration of `carried_by` is read."""
+        return f"{self.name}.carried"
 
     @property
     def names(self) -> tuple[str, ...]:
         """The names under which it is read."""
-        return (self.name,) if self.along is None else (self.name, self.before)
+        return (self.name,) if self.carried_by is None else (self.name, self.carried)
 
     @property
     def elements(self) -> int:
@@ -408,8 +408,8 @@ def expressions(nest: Nest) -> list[Expr]:
     out: list[Expr] = []
     for c in nest.computes:
         out.append(c.value)
-        if c.start is not None:
-            out.append(c.start)
+        if c.initial is not None:
+            out.append(c.initial)
         if c.store is not None:
             out.extend((c.store.index, c.store.valid))
     out.extend(loop.bitmask for loop in nest.loops if loop.bitmask is not None)
@@ -578,7 +578,7 @@ def _show_computes(nest: Nest) -> Iterator[str]:
             mask = "" if c.store.valid is TRUE else f" if {text[c.store.valid]}"
             target = f"b{c.store.slot}[{text[c.store.index]}]{mask}"
         sign = "=" if c.monoid is None else f"{c.monoid.name}="
-        goes_on = "" if c.along is None else f" along {c.along}"
-        goes_on += "" if c.start is None else f" from {text[c.start]}"
-        goes_on += "" if c.by_lanes is None else f" by lanes {c.by_lanes}"
-        yield f"{target} {sign} {text[c.value]}{goes_on}"
+        carried = "" if c.carried_by is None else f" carried by {c.carried_by}"
+        carried += "" if c.initial is None else f" from {text[c.initial]}"
+        carried += "" if c.scan_lanes is None else f" scanning lanes {c.scan_lanes}"
+        yield f"{target} {sign} {text[c.value]}{carried}"

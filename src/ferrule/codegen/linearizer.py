@@ -322,7 +322,7 @@ class _Nests:
         elif loop.kind is Kind.THREAD:
             self._loops(nest, depth + 1)
         else:
-            self.reductions.begin_along(nest, depth)
+            self.reductions.begin_carried(nest, depth)
             self._serial(loop, lambda: self._loops(nest, depth + 1), bounds)
 
     def _prefetch_stores(self, nest: Nest, depth: int) -> None:

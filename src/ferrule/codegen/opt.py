@@ -39,7 +39,7 @@ from ferrule.codegen.primitives.nests import (
     write_out,
 )
 from ferrule.codegen.primitives.products import tensorize
-from ferrule.codegen.primitives.running import run_along
+from ferrule.codegen.primitives.reduce_fusion import fuse_reduces
 from ferrule.codegen.primitives.scans import prefix, scan
 from ferrule.codegen.wellformed import verify
 
@@ -111,7 +111,7 @@ PRIMITIVES: Final[dict[str, Callable[..., Kernel]]] = {
     "reorder": reorder,
     "reuse": reuse,
     "reverse": reverse,
-    "run_along": run_along,
+    "fuse_reduces": fuse_reduces,
     "scan": scan,
     "segment": segment,
     "skip": skip,

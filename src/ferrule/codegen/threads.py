@@ -263,9 +263,13 @@ def in_registers(kernel: Kernel, threads: Threads) -> frozenset[str]:
                 chosen = copies and kind_of[r] is Kind.UNROLL
                 if not chosen and not (i.op is ExprOp.RANGE and kind_of[i] is kind_of[r]):
                     out.discard(read.arg)
-    running = {
-        n for nest in kernel.nests for c in nest.computes if c.along is not None for n in c.names
+    carried = {
+        n
+        for nest in kernel.nests
+        for c in nest.computes
+        if c.carried_by is not None
+        for n in c.names
     }
-    if not running <= out:
-        raise KernelError(f"{sorted(running - out)} run along a loop, and not in registers")
+    if not carried <= out:
+        raise KernelError(f"{sorted(carried - out)} are carried by a loop, and not in registers")
     return frozenset(out)

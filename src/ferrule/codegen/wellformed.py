@@ -134,8 +134,8 @@ def _verify_loops(
 
 
 def _verify_compute(kernel: Kernel, nest: Nest, c: Compute) -> None:
-    if c.along is not None and c.along not in _may_run_along(kernel, nest):
-        raise KernelError(f"{c.name} runs along {c.along}, which is no loop that it is in")
+    if c.carried_by is not None and c.carried_by not in _may_carry(kernel, nest):
+        raise KernelError(f"{c.carried_by} cannot carry {c.name}: it is no loop that it is in")
     for r in c.ranges:
         if r not in nest.loop_ranges:
             raise KernelError(f"{c.name}: axis {r} is no loop of its nest")
@@ -172,18 +172,18 @@ def _has_bitmask(kernel: Kernel, nest: Nest, depth: int) -> bool:
     )
 
 
-def _may_run_along(kernel: Kernel, nest: Nest) -> list[Expr]:
-    """The loops along which a nest's reduces may run: its first, or the one that it hangs in."""
+def _may_carry(kernel: Kernel, nest: Nest) -> list[Expr]:
+    """The loops that may carry a nest's reduces: its first, or the one that it hangs in."""
     around = kernel.by_name[nest.at[0]].loops[: nest.at[1]] if nest.at is not None else ()
     return [loop.range for loop in (*nest.loops[:1], *around[-1:])]
 
 
 def _ready_at(kernel: Kernel, c: Compute) -> tuple[str, int] | None:
-    """The place from which on a compute's value is known: after the loop that it runs along, if it
+    """The place from which on a compute's value is known: after the loop that carries it, if one
     does.
     """
     owner = kernel.owner[c.name]
-    if c.along is not None and owner.at is not None and c.along not in owner.loop_ranges:
+    if c.carried_by is not None and owner.at is not None and c.carried_by not in owner.loop_ranges:
         owner = kernel.by_name[owner.at[0]]
     return owner.at
 

@@ -346,10 +346,10 @@ def _with_unsuited_blocks(tasks: list[Task], works: list[_Work]) -> set[LazyBuff
     """The first outputs of kernels whose kept blocks cannot be computed tile by tile on a GPU."""
     # Imported here and below: other targets need no code generation to plan kernels.
     from ferrule.codegen.lower import lower
-    from ferrule.codegen.schedules.gpu.chains import can_run_along
+    from ferrule.codegen.schedules.gpu.chains import can_fuse_reduces
 
     kept = [(task, work.ast) for task, work in zip(tasks, works, strict=True) if task.kept]
-    return {task.outputs[0] for task, ast in kept if not can_run_along(lower(ast, "chain"))}
+    return {task.outputs[0] for task, ast in kept if not can_fuse_reduces(lower(ast, "chain"))}
 
 
 def _work(task: Task, reader: Reader, slots: Slots, symbolic: bool, alignment: int) -> _Work:

@@ -39,8 +39,8 @@ def _inexact_powers(kernel: Kernel) -> frozenset[Expr]:
     names: set[str] = set()  # of the kept values that are used with all of their bits
     while True:
         used = [c for c in computes if names.intersection(c.names)]
-        starts = [c.start for c in used if c.start is not None]
-        wide = _unrounded([*always, *(c.value for c in used), *starts])
+        initial = [c.initial for c in used if c.initial is not None]
+        wide = _unrounded([*always, *(c.value for c in used), *initial])
         found = {e.arg for e in wide if e.op is ExprOp.READ}
         if found <= names:
             return frozenset(powers - wide)
@@ -86,12 +86,12 @@ def _expanded(kernel: Kernel, rounded: frozenset[Expr]) -> Kernel:
 
 
 def _written_out(c: Compute, rounded: frozenset[Expr]) -> Compute:
-    start = None if c.start is None else _expand(c.start, rounded)
+    initial = None if c.initial is None else _expand(c.initial, rounded)
     store = c.store
     if store is not None:
         index, valid = (_expand(e, rounded) for e in (store.index, store.valid))
         store = replace(store, index=index, valid=valid)
-    return replace(c, value=_expand(c.value, rounded), start=start, store=store)
+    return replace(c, value=_expand(c.value, rounded), initial=initial, store=store)
 
 
 def _expand(e: Expr, rounded: frozenset[Expr]) -> Expr:

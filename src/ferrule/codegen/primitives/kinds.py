@@ -12,7 +12,7 @@ from ferrule.codegen.primitives.editing import (
     is_combined,
     is_ordered,
     nest_of,
-    refuse_running,
+    refuse_carried,
     stores_in,
 )
 from ferrule.ir.expr import Expr, ExprOp
@@ -123,7 +123,7 @@ def set_kind(kernel: Kernel, nest_name: str, name: str, kind: Kind) -> Kernel:
             f"{kind.name.lower()}({name}) in kernel {kernel.name}: only some of its iterations are "
             "run, and which is known when it begins; do it without `skip`"
         )
-    refuse_running(kernel, loop.range, f"{kind.name.lower()}({name})")
+    refuse_carried(kernel, loop.range, f"{kind.name.lower()}({name})")
     loops = (*nest.loops[:depth], replace(loop, kind=kind), *nest.loops[depth + 1 :])
     return kernel.with_nest(replace(nest, loops=loops))
 

@@ -32,7 +32,7 @@ from ferrule.codegen.primitives.editing import (
     move_children,
     nest_of,
     part_names,
-    refuse_running,
+    refuse_carried,
     stores_in,
 )
 from ferrule.ir.dtype import dtypes
@@ -84,7 +84,7 @@ def split(kernel: Kernel, nest_name: str, name: str, factor: int, tail: str = "m
     position = first + inner
     condition = TRUE if exact or tail == "shift" else less(position, r.size)
     _refuse_padded(kernel, nest, r, f"split({name})")
-    refuse_running(kernel, r, f"split({name})")
+    refuse_carried(kernel, r, f"split({name})")
     ranges = {c.name: c.ranges for c in kernel.computes.values()}
     guard = _Split(r, position, condition, tail, ranges)
     inside, combined = {nest_name, *repeated}, is_combined(nest, r)
@@ -213,8 +213,8 @@ class _Split:
                 valid = self.expression(store.valid)
                 valid = both(valid, self.condition) if owns else valid
                 store = replace(store, index=self.expression(store.index), valid=valid)
-            start = None if c.start is None else self.expression(c.start)
-            computes.append(replace(c, value=value, store=store, start=start))
+            initial = None if c.initial is None else self.expression(c.initial)
+            computes.append(replace(c, value=value, store=store, initial=initial))
         peel = {self.range: self.position}
         loops = tuple(loop.mapped(peel) for loop in nest.loops)
         return replace(nest, computes=tuple(computes), loops=loops)
@@ -291,7 +291,7 @@ def fuse(kernel: Kernel, nest_name: str, name: str) -> Kernel:
     _refuse_padded(kernel, nest, a, f"fuse({name})")
     _refuse_padded(kernel, nest, b, f"fuse({name})")
     for r in (a, b):
-        refuse_running(kernel, r, f"fuse({name})")
+        refuse_carried(kernel, r, f"fuse({name})")
     kept = [c for c in nest.computes if a in c.ranges or b in c.ranges]
     if any(not _follows(c.ranges, a, b) for c in kept):
         raise ScheduleError(
@@ -354,7 +354,7 @@ def reorder(kernel: Kernel, nest_name: str, names: Sequence[str]) -> Kernel:
             found = [e for m in family for e in expressions(m)]
             needed = [position[r] for e in found for r in e.ranges if r in position]
             needed += [place[e.arg] for e in reads(found) if e.arg in place]
-            needed += [position[c.along] for c in n.computes if c.along in position]
+            needed += [position[c.carried_by] for c in n.computes if c.carried_by in position]
             depth = max(needed, default=0)
             place.update((c.name, depth) for c in n.computes)
             n = replace(n, at=(nest_name, depth))

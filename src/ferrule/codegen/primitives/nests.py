@@ -223,11 +223,11 @@ def group(kernel: Kernel, nest_name: str, names: Sequence[str]) -> Kernel:
     """
     nest = nest_of(kernel, nest_name)
     named = [nest.loops[depth_of(kernel, nest, n)] for n in names]
-    running = any(c.along is not None for c in nest.computes)
-    if running or not all(is_combined(nest, loop.range) for loop in named):
+    carried = any(c.carried_by is not None for c in nest.computes)
+    if carried or not all(is_combined(nest, loop.range) for loop in named):
         raise ScheduleError(
             f"group({list(names)}) in kernel {kernel.name}: nest {nest_name} does not combine "
-            "over all of them, or runs along a loop"
+            "over all of them, or a loop carries its values"
         )
     partial_name = f"{nest_name}.p"
     first = tuple(loop for loop in nest.loops if loop not in named)
@@ -284,7 +284,7 @@ def can_write_out(kernel: Kernel, nest: Nest) -> bool:
         return False
     if any(loop != Loop(loop.range) or not loop.range.size.is_const for loop in nest.loops):
         return False
-    plain = all(c.monoid and c.along is None and not c.ranges for c in nest.computes)
+    plain = all(c.monoid and c.carried_by is None and not c.ranges for c in nest.computes)
     is_sum_of_pairs = any(c.value.op is ExprOp.DOT for c in nest.computes)
     few = prod(loop.size for loop in nest.loops) <= MAX_WRITTEN_TERMS
     return plain and few and not is_sum_of_pairs

@@ -2,7 +2,7 @@
 
 An example is attention. A block of threads has some rows of the result. It goes along the axis that
 the last contraction sums over, a tile at a time. The first contraction makes a tile of scores in
-registers. Maxima and sums go on from the tile before (`run_along`). The weights that the scores
+registers. Maxima and sums go on from the tile before (`fuse_reduces`). The weights that the scores
 become are multiplied from shared memory. A thread has the same rows in all of this, so values of a
 row never leave its registers.
 
@@ -33,7 +33,7 @@ from ferrule.codegen.kernel import (
 from ferrule.codegen.plan import Plan, loads
 from ferrule.codegen.primitives.editing import ScheduleError
 from ferrule.codegen.primitives.nests import compute_at
-from ferrule.codegen.primitives.running import run_along
+from ferrule.codegen.primitives.reduce_fusion import fuse_reduces
 from ferrule.codegen.schedules.cpu.contraction import is_contraction
 from ferrule.codegen.schedules.gpu.cost import (
     AHEAD_CYCLES,
@@ -314,8 +314,8 @@ def _count(ranges: Sequence[Expr]) -> int:
     return prod(r.size.max for r in ranges)
 
 
-def can_run_along(kernel: Kernel) -> bool:
-    """True if a kernel with kept blocks is a chain that can go along them tile by tile."""
+def can_fuse_reduces(kernel: Kernel) -> bool:
+    """True if a kernel with kept blocks is a chain that can be fused into one loop over tiles."""
     root = kernel.roots[-1]
     chain = Chain.of(kernel, root.name) if len(kernel.roots) == 1 else None
     if chain is None:
@@ -323,7 +323,7 @@ def can_run_along(kernel: Kernel) -> bool:
     place = kernel.by_name[chain.steps[0]].at
     assert place is not None
     try:
-        run_along(compute_at(kernel, chain.last, place[1]), chain.last)
+        fuse_reduces(compute_at(kernel, chain.last, place[1]), chain.last)
     except ScheduleError:
         return False
     return True
@@ -417,7 +417,7 @@ class _ChainTiling:
         row, column = results.blocks(self._more_work())
         terms = self._along()
         here = self._first_contractions(row, terms)
-        plan.do("run_along", chain.last)
+        plan.do("fuse_reduces", chain.last)
         row_here, column_here = plan.copies_of((row, column), chain.last)
         fills = self._stage_operands(results, (row_here, column_here), here, terms)
         self._share_steps(row, here, terms)
@@ -433,7 +433,7 @@ class _ChainTiling:
         row = results.row_blocks(self._more_work())
         terms = self._along()
         here = self._first_contractions(row, terms)
-        plan.do("run_along", chain.last)
+        plan.do("fuse_reduces", chain.last)
         fills = self._stage_scores(here)
         self._share_steps(row, here, terms)
         results.threads(chain.last, plan.copy_of(row, chain.last), terms[chain.last])

@@ -88,7 +88,7 @@ def schedule_reduces(plan: Plan, name: str) -> bool:
     if layout.near == 1 and family:
         _keep(plan, family, name, depth, layout)
     for nest in [n.name for n in plan.kernel.nests if n.at == (name, depth)]:
-        if plan.nest(nest).computes[0].along is None:
+        if plan.nest(nest).computes[0].carried_by is None:
             _share_out(plan, nest, layout)
     if name in family:
         _share_out(plan, name, layout)
@@ -116,7 +116,7 @@ def _in_pieces(plan: Plan, below: Sequence[str], layout: Layout) -> bool:
     def run(plan: Plan) -> bool:
         for n in below:
             plan.do("split", n, plan.loops(n)[-1], piece, "mask")
-        plan.do("run_along", below[-1])
+        plan.do("fuse_reduces", below[-1])
         _keep(plan, below, below[-1], 1, layout)
         for n in [n.name for n in plan.kernel.nests if n.at == (below[-1], 1)]:
             _share_out(plan, n, layout)
@@ -365,7 +365,7 @@ def _loaded_again(plan: Plan, family: Sequence[str]) -> list[tuple[str, Expr]]:
             continue
         for e in dict.fromkeys(e for c in nest.computes for e in loads(c.value)):
             inner = {loop.range for loop in nest.loops if loop.kind is Kind.SERIAL}
-            inner -= {c.along for c in nest.computes}  # one piece is open
+            inner -= {c.carried_by for c in nest.computes}  # one piece is open
             if e.ranges & inner != {r} or len(e.src) != 2:
                 continue
             key = e.substitute({r: axis})

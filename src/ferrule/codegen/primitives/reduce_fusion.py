@@ -1,9 +1,9 @@
-"""The primitive for reduces that run along one loop: a sum and all its operands, part by part
-(online softmax).
+"""The primitive that fuses reduces over one axis into one loop: a sum and all its operands, part by
+part (online softmax).
 
 A nest may need values that others make of the same axis: the weights of a softmax need the largest
-score and the sum of the powers. If all of these go along the axis in one loop, only their values so
-far are known. Two laws make that enough:
+score and the sum of the powers. If one loop computes all of these, only their values so far are
+known. Two laws make that enough:
 
 - A factor that is the same for all terms of a sum may multiply the sum instead: `sum_j(a[j] * c) ->
   sum_j(a[j]) * c`.
@@ -89,13 +89,13 @@ class Parts:
         return alu(ExprOp.WHERE, alu(ExprOp.CMPNE, total, zero), value, zero)
 
 
-def run_along(kernel: Kernel, nest_name: str) -> Kernel:
-    """Do all nests at the place of a sum a part at a time, in the first loop of the sum.
+def fuse_reduces(kernel: Kernel, nest_name: str) -> Kernel:
+    """Fuse all nests at the place of a sum into the first loop of the sum, a part at a time.
 
     `for a: x[a] = …; for b: m max= x[b]; for c: s sum= exp2(x[c] - m) * y[c]` -> `for c: x = …; m
-    max= x along c; s sum= exp2(x - m) * y[c] along c from s.before * exp2(m.before - m)`. Their
-    first loops have one size. Kept values have that loop as an axis, and are read at the same
-    iteration only. Re-associates.
+    max= x carried by c; s sum= exp2(x - m) * y[c] carried by c from s.carried * exp2(m.carried -
+    m)`. Their first loops have one size. Kept values have that loop as an axis, and are read at the
+    same iteration only. Re-associates.
 
     >>> from ferrule.codegen.kernel import MONOIDS, Loop, Store, show
     >>> from ferrule.ir.expr import load, range_
@@ -108,7 +108,7 @@ def run_along(kernel: Kernel, nest_name: str) -> Kernel:
     >>> s = Compute("s", power, (), MONOIDS["sum"])
     >>> steps = [Nest(k.name, (k,), (Loop(r),), ("out", 1)) for k, r in ((x, a), (m, b), (s, c))]
     >>> out = Nest("out", (Compute("out", read("s"), store=Store(0, i)),), (Loop(i),))
-    >>> print(show(run_along(Kernel("powers", (*steps, out), (dtypes.float32,) * 2), "s")))
+    >>> print(show(fuse_reduces(Kernel("powers", (*steps, out), (dtypes.float32,) * 2), "s")))
     kernel powers(b0: float32, b1: float32)
       # out
       for i in 4:
@@ -117,24 +117,26 @@ def run_along(kernel: Kernel, nest_name: str) -> Kernel:
           # x
           x = b1[c]
           # m
-          m max= x along c
-          s sum= exp2(x - m) along c from where(-inf < m.before, \
-    s.before * exp2(m.before - m), 0.0)
+          m max= x carried by c
+          s sum= exp2(x - m) carried by c from where(-inf < m.carried, \
+    s.carried * exp2(m.carried - m), 0.0)
         b0[i] = s
     """
     last = nest_of(kernel, nest_name)
     try:
         if last.at is None or not last.loops or len(last.computes) != 1:
             raise _NotKnownError(f"{nest_name} is no reduce in another nest")
-        if last.computes[0].along is not None:
-            raise _NotKnownError(f"{nest_name} runs along a loop already")
-        return _Running(kernel, last).apply()
+        if last.computes[0].carried_by is not None:
+            raise _NotKnownError(f"a loop carries {nest_name} already")
+        return _ReduceFusion(kernel, last).apply()
     except _NotKnownError as error:
-        raise ScheduleError(f"run_along({nest_name}) in kernel {kernel.name}: {error}") from error
+        raise ScheduleError(
+            f"fuse_reduces({nest_name}) in kernel {kernel.name}: {error}"
+        ) from error
 
 
 @dataclass
-class _Running:
+class _ReduceFusion:
     """The nests at the place of a sum, on the way into its first loop."""
 
     kernel: Kernel
@@ -161,7 +163,7 @@ class _Running:
     def apply(self) -> Kernel:
         self._join()
         for nest in (*self.steps, self.last):
-            self.kernel = self.kernel.with_nest(self._running(self.kernel.by_name[nest.name]))
+            self.kernel = self.kernel.with_nest(self._fused(self.kernel.by_name[nest.name]))
         self._narrow_what_is_kept()
         self._mask_what_is_kept()
         return self._read_in_the_end()
@@ -206,7 +208,7 @@ class _Running:
 
     # -- rewrites ----------------------------------------------------------------------------------
 
-    def _running(self, nest: Nest) -> Nest:
+    def _fused(self, nest: Nest) -> Nest:
         """A nest with values so far in place of values that are only known after the loop."""
         if len(nest.computes) != 1 or nest.computes[0].store is not None:
             raise _NotKnownError(f"{nest.name} does more than one thing")
@@ -217,22 +219,22 @@ class _Running:
             self.parts[c.name] = parts
             return replace(nest, computes=(replace(c, value=parts.inner),))
         self._check_reduce(nest, c, parts)
-        start = None
-        before = Expr(ExprOp.READ, c.value.dtype, c.ranges, c.before)
+        initial = None
+        carried = Expr(ExprOp.READ, c.value.dtype, c.ranges, c.carried)
         if parts.growth is not None:
             largest, factor = parts.growth
             least = const(dtypes.min(largest.dtype), largest.dtype)
-            grown = alu(ExprOp.MUL, before, factor)
+            grown = alu(ExprOp.MUL, carried, factor)
             # Before the first number the value so far is the identity, or no number.
             some = alu(ExprOp.CMPLT, least, largest)
             if parts.guarded:  # a thread's powers may all be 0, and the factor infinite
-                some = alu(ExprOp.AND, some, alu(ExprOp.CMPNE, before, const(0, before.dtype)))
-            start = alu(ExprOp.WHERE, some, grown, const(0, c.value.dtype))
+                some = alu(ExprOp.AND, some, alu(ExprOp.CMPNE, carried, const(0, carried.dtype)))
+            initial = alu(ExprOp.WHERE, some, grown, const(0, c.value.dtype))
         self.parts[c.name] = replace(parts, growth=None)
         if c.monoid.op is ExprOp.MAX:
             self.largest.add(c.name)
-        running = replace(c, value=parts.inner, along=self.along, start=start)
-        return replace(nest, computes=(running,))
+        fused = replace(c, value=parts.inner, carried_by=self.along, initial=initial)
+        return replace(nest, computes=(fused,))
 
     def _check_reduce(self, nest: Nest, c: Compute, parts: Parts) -> None:
         assert c.monoid is not None
@@ -304,7 +306,7 @@ class _Running:
             raise _NotKnownError(f"{e} is not shifted by a largest value")
         if self.parts[largest.arg].factors:
             raise _NotKnownError(f"{e} is shifted by a multiple of a largest value")
-        before = _read(largest, largest.src, self.kernel.computes[largest.arg].before)
+        before = _read(largest, largest.src, self.kernel.computes[largest.arg].carried)
         shifted = shift.substitute({largest: before})
         return Parts(e, growth=(before, e.substitute({x: shifted})), guarded=shift is not largest)
 
@@ -419,7 +421,7 @@ class _Running:
     # -- afterwards --------------------------------------------------------------------------------
 
     def _read_in_the_end(self) -> Kernel:
-        """Let other nests read the final values of what has run along the loop."""
+        """Let other nests read the final values of what the loop has carried."""
         inside = {self.last.name, *(n.name for n in self.steps)}
         for nest in self.kernel.nests:
             inside |= {nest.name} if nest.at is not None and nest.at[0] in inside else set()
