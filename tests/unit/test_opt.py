@@ -97,7 +97,7 @@ def test_an_exact_split_has_no_tail() -> None:
         (Opt("prefetch", ("sum0", 7, 64)), "nest sum0 loads nothing from there"),
         (Opt("prefetch", ("sum0", 1, 0)), "the distance is not positive"),
         (Opt("stage", ("sum0", 2, "out0", 1, ("r0.2",), "copy")), "it varies inside with"),
-        (Opt("write_out", ("out0",)), "it is no reduce of at most 25 terms to one value"),
+        (Opt("expand_reduce", ("out0",)), "it is no reduce of at most 25 terms to one value"),
         (Opt("merge", ("sum0", "out0")), "their places or loops differ"),
         (Opt("keep", ("sum0", "out0")), "they share no costly value"),
         (Opt("transpose", ("out0", "i0.0", "i0.1")), "must be the last two loops"),
@@ -111,13 +111,13 @@ def test_refusals(opt: Opt, message: str) -> None:
 
 
 @pytest.mark.parametrize("op", [ReduceOps.SUM, ReduceOps.MAX, ReduceOps.PROD])
-def test_a_reduce_that_is_written_out_has_the_same_bits(op: ReduceOps) -> None:
+def test_a_reduce_that_is_expanded_has_the_same_bits(op: ReduceOps) -> None:
     """Of products as well, which are added by one operation; zeros keep their sign."""
     a, b = (np.random.default_rng(i).standard_normal(60).astype(np.float32) for i in (0, 1))
     a[:12], b[5:20:3], a[30] = -0.0, 0.0, np.nan
     for value in (load(1, 15, 4), mul(load(1, 15, 4), load(2, 15, 4))):
         found = []
-        for opts in ((), (Opt("write_out", (f"{op.name.lower()}0",)),)):
+        for opts in ((), (Opt("expand_reduce", (f"{op.name.lower()}0",)),)):
             uops = Linearizer(store(reduce(op, value, 1)), detect_cpu(), opts=opts).linearize().uops
             out = np.zeros(15, np.float32)
             interpret(uops, [out, a, b], [], 0, extent(uops, []))

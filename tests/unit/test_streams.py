@@ -71,7 +71,7 @@ def test_small_windows_have_lanes_along_the_results(name: str) -> None:
     """Between the borders, whole vectors are loaded, and no load has a mask."""
     case = next(case for case in CASES if case.name == name)
     linearizer = Linearizer(case.ast, replace(WIDE, max_threads=1)).linearize()
-    assert [opt.primitive for opt in linearizer.opts].count("write_out") == 1
+    assert [opt.primitive for opt in linearizer.opts].count("expand_reduce") == 1
     uops = linearizer.uops
     stores = [u for u in uops if u.op is UOps.STORE]
     assert {u.src[2].lanes for u in stores} == {16}
@@ -83,13 +83,13 @@ def test_small_windows_have_lanes_along_the_results(name: str) -> None:
 
 def test_sums_of_many_terms_stay_loops() -> None:
     linearizer = Linearizer(store(total(load(1, 200, 26), 1)), WIDE).linearize()
-    assert "write_out" not in [opt.primitive for opt in linearizer.opts]
+    assert "expand_reduce" not in [opt.primitive for opt in linearizer.opts]
 
 
 def test_sums_that_results_have_in_common_are_computed_once() -> None:
     """Written out, each of the 8 results of a place would add up the same 8 terms."""
     linearizer = Linearizer(store(softmax(load(1, 4, 8, 400), 1)), WIDE).linearize()
-    assert "write_out" not in [opt.primitive for opt in linearizer.opts]
+    assert "expand_reduce" not in [opt.primitive for opt in linearizer.opts]
     stores = [u for u in linearizer.uops if u.op is UOps.STORE]
     assert {u.src[2].lanes for u in stores} == {16}
 

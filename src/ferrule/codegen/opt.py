@@ -31,12 +31,12 @@ from ferrule.codegen.primitives.nests import (
     accumulate,
     compute_at,
     enter,
+    expand_reduce,
     group,
     keep,
     merge,
     partition,
     recompute,
-    write_out,
 )
 from ferrule.codegen.primitives.products import tensorize
 from ferrule.codegen.primitives.reduce_fusion import fuse_reduces
@@ -94,7 +94,9 @@ PRIMITIVES: Final[dict[str, Callable[..., Kernel]]] = {
     "bind": bind,
     "compute_at": compute_at,
     "enter": enter,
+    "expand_reduce": expand_reduce,
     "fuse": fuse,
+    "fuse_reduces": fuse_reduces,
     "group": group,
     "keep": keep,
     "limit": limit,
@@ -111,7 +113,6 @@ PRIMITIVES: Final[dict[str, Callable[..., Kernel]]] = {
     "reorder": reorder,
     "reuse": reuse,
     "reverse": reverse,
-    "fuse_reduces": fuse_reduces,
     "scan": scan,
     "segment": segment,
     "skip": skip,
@@ -122,5 +123,4 @@ PRIMITIVES: Final[dict[str, Callable[..., Kernel]]] = {
     "transpose": transpose,
     "unroll": unroll,
     "vectorize": vectorize,
-    "write_out": write_out,
 }

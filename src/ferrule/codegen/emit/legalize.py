@@ -80,12 +80,12 @@ def _expanded(kernel: Kernel, rounded: frozenset[Expr]) -> Kernel:
     """The kernel with its transcendental functions expanded; those in `rounded` less exactly."""
     nests = []
     for nest in kernel.nests:
-        computes = tuple(_written_out(c, rounded) for c in nest.computes)
+        computes = tuple(_expanded_compute(c, rounded) for c in nest.computes)
         nests.append(replace(nest, computes=computes))
     return replace(kernel, nests=tuple(nests))
 
 
-def _written_out(c: Compute, rounded: frozenset[Expr]) -> Compute:
+def _expanded_compute(c: Compute, rounded: frozenset[Expr]) -> Compute:
     initial = None if c.initial is None else _expand(c.initial, rounded)
     store = c.store
     if store is not None:

@@ -38,8 +38,8 @@ from ferrule.ir.expr import (
     toposort,
 )
 
-MAX_WRITTEN_TERMS = 25
-"""Terms of a reduce that is written out: a window of 5 x 5. Maxima of 3 x 3 took 1.7 ms and take
+MAX_EXPANDED_TERMS = 25
+"""Terms of a reduce that is expanded: a window of 5 x 5. Maxima of 3 x 3 took 1.7 ms and take
 0.46, those of 5 x 5 6.4 and 1.4 (Zen 4, 2026-11)."""
 
 
@@ -261,23 +261,23 @@ def group(kernel: Kernel, nest_name: str, names: Sequence[str]) -> Kernel:
     return replace(kernel, nests=nests)
 
 
-def write_out(kernel: Kernel, nest_name: str) -> Kernel:
+def expand_reduce(kernel: Kernel, nest_name: str) -> Kernel:
     """Replace a reduce of a few terms by an expression of all of them, in order, where it is read.
 
     `for k in 2: s sum= x[k]; b = s` -> `b = (0 + x[0]) + x[1]`. Exact.
     """
     nest = nest_of(kernel, nest_name)
-    if not can_write_out(kernel, nest):
+    if not can_expand_reduce(kernel, nest):
         raise ScheduleError(
-            f"write_out({nest_name}) in kernel {kernel.name}: it is no reduce of at most "
-            f"{MAX_WRITTEN_TERMS} terms to one value, or something hangs in it"
+            f"expand_reduce({nest_name}) in kernel {kernel.name}: it is no reduce of at most "
+            f"{MAX_EXPANDED_TERMS} terms to one value, or something hangs in it"
         )
-    totals = {c.name: _written_out(c, nest.loops) for c in nest.computes}
+    totals = {c.name: _expanded(c, nest.loops) for c in nest.computes}
     rest = tuple(n for n in kernel.nests if n.name != nest_name)
     return map_reads(replace(kernel, nests=rest), set(totals), lambda e: totals[e.arg])
 
 
-def can_write_out(kernel: Kernel, nest: Nest) -> bool:
+def can_expand_reduce(kernel: Kernel, nest: Nest) -> bool:
     """True if a nest is a plain reduce of a few terms to one value for its place."""
     hung = any(n.at is not None and n.at[0] == nest.name for n in kernel.nests)
     if nest.at is None or nest.ahead or hung:
@@ -286,11 +286,11 @@ def can_write_out(kernel: Kernel, nest: Nest) -> bool:
         return False
     plain = all(c.monoid and c.carried_by is None and not c.ranges for c in nest.computes)
     is_sum_of_pairs = any(c.value.op is ExprOp.DOT for c in nest.computes)
-    few = prod(loop.size for loop in nest.loops) <= MAX_WRITTEN_TERMS
+    few = prod(loop.size for loop in nest.loops) <= MAX_EXPANDED_TERMS
     return plain and few and not is_sum_of_pairs
 
 
-def _written_out(c: Compute, loops: Sequence[Loop]) -> Expr:
+def _expanded(c: Compute, loops: Sequence[Loop]) -> Expr:
     assert c.monoid is not None
     total = c.monoid.identity(c.value.dtype)
     for places in product(*[range(loop.size) for loop in loops]):
