@@ -215,8 +215,8 @@ def test_a_limited_loop_is_not_split() -> None:
 
 def test_terms_of_a_sum_change_their_order() -> None:
     kernel = lower(store(total(load(1, 3, 4, 5), 1, 2)), "rows")
-    turned = apply_opts(kernel, [Opt("reorder", ("sum0", ("r0.2", "r0.1")))])
-    assert [loop.range.name for loop in turned.by_name["sum0"].loops] == ["r0.2", "r0.1"]
+    transposed = apply_opts(kernel, [Opt("reorder", ("sum0", ("r0.2", "r0.1")))])
+    assert [loop.range.name for loop in transposed.by_name["sum0"].loops] == ["r0.2", "r0.1"]
 
 
 def test_siblings_merge_into_one_pass() -> None:

@@ -33,7 +33,7 @@ from ferrule.ops import LazyOp
 from ferrule.renderer.base import RenderError
 from ferrule.renderer.c.style import cuda_renderer, opencl_renderer
 
-TURNED = list(every((False, True), repeat=2))
+TRANSPOSED = list(every((False, True), repeat=2))
 WARPS = BlockTile(4, 4, 8, 8, step=32, matrices=MMA)
 THREADS = BlockTile(rows=2, columns=4, row_threads=8, column_threads=8, step=8)
 
@@ -46,19 +46,22 @@ class Product:
     n: int
     k: int
     dtype: DType = dtypes.float32
-    turned: tuple[bool, bool] = (False, False)
+    transposed: tuple[bool, bool] = (False, False)
 
     @property
     def ast(self) -> LazyOp:
         factors = []
-        for slot, shape, turned in self._operands():
-            x = load(slot, *(shape[::-1] if turned else shape), dtype=self.dtype)
-            x = x.permute((1, 0)) if turned else x
+        for slot, shape, transposed in self._operands():
+            x = load(slot, *(shape[::-1] if transposed else shape), dtype=self.dtype)
+            x = x.permute((1, 0)) if transposed else x
             factors.append(x if self.dtype is dtypes.float32 else widened(x))
         return store(matmul(*factors))
 
     def _operands(self) -> list[tuple[int, tuple[int, int], bool]]:
-        return [(1, (self.m, self.k), self.turned[0]), (2, (self.k, self.n), self.turned[1])]
+        return [
+            (1, (self.m, self.k), self.transposed[0]),
+            (2, (self.k, self.n), self.transposed[1]),
+        ]
 
     def inputs(self) -> list[np.ndarray[Any, Any]]:
         generator = np.random.default_rng(0)
@@ -70,7 +73,7 @@ class Product:
     def check(self, run: Any, by: MatrixIntrinsic = MMA) -> None:
         """`run` changes flat buffers as the kernel does."""
         inputs = self.inputs()
-        pairs = zip(inputs, self.turned, strict=True)
+        pairs = zip(inputs, self.transposed, strict=True)
         stored = [np.ascontiguousarray(x.T if t else x).ravel() for x, t in pairs]
         found = run([np.full(self.m * self.n, np.nan, np.float32), *stored])
         a, b = (as_multiplied(x, by) for x in inputs)
@@ -101,9 +104,9 @@ def count(uops: Sequence[UOp], op: UOps) -> int:
 
 
 @pytest.mark.parametrize("pipeline_depth", [2, 3, 4])
-@pytest.mark.parametrize("turned", TURNED, ids=str)
-def test_tiles_of_threads(turned: tuple[bool, bool], pipeline_depth: int) -> None:
-    product = Product(19, 37, 43, turned=turned)
+@pytest.mark.parametrize("transposed", TRANSPOSED, ids=str)
+def test_tiles_of_threads(transposed: tuple[bool, bool], pipeline_depth: int) -> None:
+    product = Product(19, 37, 43, transposed=transposed)
     uops = tiled(product, replace(THREADS, pipeline_depth=pipeline_depth)).uops
     product.check(interpreted(uops))
     assert count(uops, UOps.COMMIT) == pipeline_depth
@@ -114,15 +117,15 @@ def test_tiles_of_threads(turned: tuple[bool, bool], pipeline_depth: int) -> Non
 
 
 @pytest.mark.parametrize("pipeline_depth", [1, 2, 3])
-@pytest.mark.parametrize("turned", TURNED, ids=str)
-def test_tiles_of_warps(turned: tuple[bool, bool], pipeline_depth: int) -> None:
-    """No operand is turned on the way: what the warps load are rows or columns of it."""
-    product = Product(70, 36, 74, dtypes.float16, turned)
+@pytest.mark.parametrize("transposed", TRANSPOSED, ids=str)
+def test_tiles_of_warps(transposed: tuple[bool, bool], pipeline_depth: int) -> None:
+    """No operand is transposed on the way: what the warps load are rows or columns of it."""
+    product = Product(70, 36, 74, dtypes.float16, transposed)
     uops = tiled(product, replace(WARPS, pipeline_depth=pipeline_depth)).uops
     product.check(interpreted(uops))
     # Two rows of matrices and one pair of columns for four products.
     matrices = [u.arg for u in uops if u.op is UOps.MATRICES]
-    assert sorted(matrices) == sorted([turned[0]] * 2 + [not turned[1]])
+    assert sorted(matrices) == sorted([transposed[0]] * 2 + [not transposed[1]])
     assert count(uops, UOps.MMA) == 4
     assert (count(uops, UOps.COPY) > 0) == (pipeline_depth > 1)
     shared = {u for u in uops if u.op is UOps.SHARED}
@@ -144,7 +147,7 @@ def test_sums_that_are_shorter_than_what_there_is_memory_for(terms: int) -> None
         (Product(19, 37, 43, dtypes.float16), THREADS, 0),  # both are widened on the way
         (Product(19, 36, 44, dtypes.float16, (True, False)), THREADS, 0),
     ],
-    ids=["odd", "odd and even", "widened", "turned"],
+    ids=["odd", "odd and even", "widened", "transposed"],
 )
 def test_what_cannot_go_by_itself_is_in_registers_while_the_threads_multiply(
     product: Product, tile: BlockTile, copies: int, pipeline_depth: int
@@ -165,8 +168,8 @@ def test_what_cannot_go_by_itself_is_in_registers_while_the_threads_multiply(
 
 def test_the_same_in_opencl() -> None:
     for product, tile in (
-        (Product(19, 37, 43, turned=(True, False)), replace(THREADS, pipeline_depth=3)),
-        (Product(19, 36, 44, turned=(False, True)), replace(THREADS, pipeline_depth=2)),
+        (Product(19, 37, 43, transposed=(True, False)), replace(THREADS, pipeline_depth=3)),
+        (Product(19, 36, 44, transposed=(False, True)), replace(THREADS, pipeline_depth=2)),
     ):
         uops = tiled(product, tile).uops
         product.check(lambda buffers, uops=uops: run_as_opencl(uops, buffers)[0])
@@ -259,22 +262,22 @@ def bank_turns(product: Product, tile: BlockTile) -> dict[str, tuple[int, int]]:
 
 @pytest.mark.parametrize("step", [16, 32, 64])
 @pytest.mark.parametrize("pipeline_depth", [1, 2])
-@pytest.mark.parametrize("turned", TURNED, ids=str)
+@pytest.mark.parametrize("transposed", TRANSPOSED, ids=str)
 @pytest.mark.parametrize("by", [MMA, MMA_TF32], ids=lambda by: by.name)
 def test_warps_take_turns_at_no_bank(
-    by: MatrixIntrinsic, turned: tuple[bool, bool], pipeline_depth: int, step: int
+    by: MatrixIntrinsic, transposed: tuple[bool, bool], pipeline_depth: int, step: int
 ) -> None:
     tile = BlockTile(4, 8, 16, 8, step, matrices=by, pipeline_depth=pipeline_depth)
-    found = bank_turns(Product(64, 64, 2 * step, by.sources[0], turned), tile)
+    found = bank_turns(Product(64, 64, 2 * step, by.sources[0], transposed), tile)
     assert found.keys() == {"load", "copy" if pipeline_depth > 1 else "store"}
     for what, (real, least) in found.items():
         assert real == least, what
 
 
-@pytest.mark.parametrize("turned", TURNED, ids=str)
-def test_threads_take_turns_at_no_bank(turned: tuple[bool, bool]) -> None:
+@pytest.mark.parametrize("transposed", TRANSPOSED, ids=str)
+def test_threads_take_turns_at_no_bank(transposed: tuple[bool, bool]) -> None:
     tile = BlockTile(8, 8, 16, 16, step=16, pipeline_depth=2)
-    found = bank_turns(Product(128, 128, 16, turned=turned), tile)
+    found = bank_turns(Product(128, 128, 16, transposed=transposed), tile)
     assert found.keys() == {"load", "copy"}
     for what, (real, least) in found.items():
         assert real == least, what
@@ -492,7 +495,7 @@ def test_blocks_that_shared_memory_has_room_for() -> None:
     assert "__launch_bounds__(64) " in cuda_renderer(too_few).render("k", uops)
 
 
-def test_elements_that_are_turned_are_copied_one_by_one() -> None:
+def test_elements_that_are_transposed_are_copied_one_by_one() -> None:
     uops = tiled(Product(64, 64, 64), replace(THREADS, pipeline_depth=2)).uops
     text = compile_as_cuda(uops, "compute_80").decode()
     assert "cp.async.ca.shared.global [%r" in text.replace("  ", " ")

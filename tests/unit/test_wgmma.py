@@ -27,7 +27,7 @@ from ferrule.renderer.c.style import cuda_renderer
 from ferrule.runtime.cuda.compiler import CUDACompiler
 
 H100 = nvidia("sm_90a")
-TURNED = list(every((False, True), repeat=2))
+TRANSPOSED = list(every((False, True), repeat=2))
 SMALL = BlockTile(2, 16, 32, 4, step=64, matrices=WGMMA, pipeline_depth=3)
 LARGE = BlockTile(2, 32, 64, 4, step=64, matrices=WGMMA, pipeline_depth=4)
 
@@ -40,16 +40,16 @@ def tiled(product: Product, tile: BlockTile) -> Linearizer:
 
 
 @pytest.mark.parametrize("tile", [SMALL, LARGE], ids=["64x64", "128x128"])
-@pytest.mark.parametrize("turned", TURNED, ids=str)
+@pytest.mark.parametrize("transposed", TRANSPOSED, ids=str)
 @pytest.mark.parametrize("dtype", WGMMA.sources, ids=lambda dtype: dtype.name)
-def test_products(dtype, turned: tuple[bool, bool], tile: BlockTile) -> None:  # type: ignore[no-untyped-def]
-    product = Product(136, 72, 200, dtype, turned)
+def test_products(dtype, transposed: tuple[bool, bool], tile: BlockTile) -> None:  # type: ignore[no-untyped-def]
+    product = Product(136, 72, 200, dtype, transposed)
     uops = tiled(product, tile).uops
     product.check(interpreted(uops))
     # One for all columns, begun in a loop over the terms of a step.
     (together,) = [u for u in uops if u.op is UOps.WGMMA]
     assert together.lanes == tile.rows * tile.columns
-    assert [distance > 0 for distance in together.arg] == [turned[0], not turned[1]]
+    assert [distance > 0 for distance in together.arg] == [transposed[0], not transposed[1]]
     assert not count(uops, UOps.MATRICES) + count(uops, UOps.MMA)
 
 

@@ -225,8 +225,8 @@ class Compute:
         itemsize = self.value.dtype.itemsize
         line, piece = BANK_LINE_BYTES // itemsize, MAX_ACCESS_BYTES // itemsize
         further = place // max(line, self.swizzle) * self.pieces % (line // piece)
-        turned = exclusive_or(place // piece % (line // piece), further)
-        return place // line * line + turned * piece + place % piece
+        swapped = exclusive_or(place // piece % (line // piece), further)
+        return place // line * line + swapped * piece + place % piece
 
     def strides(self, axes: Sequence[Expr]) -> list[int]:
         """The distance in scratch memory of a step along each of `axes`, if memory has these axes

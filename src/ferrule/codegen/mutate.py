@@ -108,8 +108,8 @@ def _reordered(opts: Opts) -> Iterator[Opts]:
             continue
         nest, names = opt.args
         for d in range(len(names) - 1):
-            turned = (*names[:d], names[d + 1], names[d], *names[d + 2 :])
-            yield (*opts[:i], Opt("reorder", (nest, turned)), *opts[i + 1 :])
+            swapped = (*names[:d], names[d + 1], names[d], *names[d + 2 :])
+            yield (*opts[:i], Opt("reorder", (nest, swapped)), *opts[i + 1 :])
 
 
 def _shared(kernel: Kernel, opts: Opts, root: str) -> Iterator[Opts]:

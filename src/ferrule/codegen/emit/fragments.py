@@ -45,11 +45,11 @@ class Tile:
 @dataclass(frozen=True)
 class Rows:
     """The place of the row that a thread gives, and whether rows are columns of the operand
-    (`turned`).
+    (`transposed`).
     """
 
     place: Expr
-    turned: bool
+    transposed: bool
 
 
 def left_rows(place: Place, tile: Tile) -> Rows | None:
@@ -92,11 +92,11 @@ def _rows(
     Elements of 32 bits cannot be transposed.
     """
     forms = [(along_terms, False), *([(across_them, True)] if by.packed > 1 else [])]
-    for element, turned in forms:
+    for element, transposed in forms:
         first = element(0)
         near = all(element(i) - first is const(i) for i in range(1, by.half))
         if near and _is_whole(first, by.half):
-            return Rows(first, turned)
+            return Rows(first, transposed)
     return None
 
 
@@ -219,7 +219,7 @@ class Fragments:
         rows = self._rows[operand]
         if rows is None:
             return None
-        return self._taken(self.values.matrices(operand, rows.place, rows.turned), tile.by)
+        return self._taken(self.values.matrices(operand, rows.place, rows.transposed), tile.by)
 
     def _left_elements(self, left: Expr, tile: Tile) -> UOp:
         """The left operand, a register at a time."""

@@ -428,7 +428,7 @@ class Values:
         u = UOp(UOps.LOAD, self.out.memory_dtype(c.value.dtype), lanes, src, multiple)
         return self.out.place(u, max(self.out.level(at), filled))
 
-    def matrices(self, operand: Expr, place: Expr, turned: bool) -> UOp:
+    def matrices(self, operand: Expr, place: Expr, transposed: bool) -> UOp:
         """Four matrices in shared memory, of which each thread of a warp names one row.
 
         `operand` identifies them: in one iteration each is loaded once.
@@ -440,7 +440,9 @@ class Values:
         if operand not in known:
             dtype, src = self.out.memory_dtype(c.value.dtype), (self.local(c), at)
             lanes = MAX_ACCESS_BYTES // dtype.itemsize
-            known[operand] = self.out.place(UOp(UOps.MATRICES, dtype, lanes, src, turned), level)
+            known[operand] = self.out.place(
+                UOp(UOps.MATRICES, dtype, lanes, src, transposed), level
+            )
         return known[operand]
 
     def is_copied_alone(self, c: Compute) -> bool:

@@ -44,8 +44,8 @@ def transpose(kernel: Kernel, nest_name: str, along: str, across: str) -> Kernel
             f"loops, of one size that is a power of two, and reduce nothing; {nest_name} ends "
             f"with {[loop.range.name for loop in last]}"
         )
-    turned = (replace(last[0], kind=Kind.TRANSPOSE), replace(last[1], kind=Kind.VECTOR))
-    return kernel.with_nest(replace(nest, loops=(*nest.loops[:-2], *turned)))
+    transposed = (replace(last[0], kind=Kind.TRANSPOSE), replace(last[1], kind=Kind.VECTOR))
+    return kernel.with_nest(replace(nest, loops=(*nest.loops[:-2], *transposed)))
 
 
 def parallel(kernel: Kernel, nest_name: str, name: str) -> Kernel:

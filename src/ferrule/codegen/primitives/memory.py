@@ -297,9 +297,9 @@ def swizzle(kernel: Kernel, nest_name: str, name: str, pieces: int = 1) -> Kerne
             f"or that is padded or overwrites another, or steps of {steps} bytes are no pieces of "
             f"{MAX_ACCESS_BYTES} that fill lines of {BANK_LINE_BYTES}"
         )
-    turned = {c.name: n // c.value.dtype.itemsize for c, n in zip(kept, steps, strict=True)}
+    swizzle_of = {c.name: n // c.value.dtype.itemsize for c, n in zip(kept, steps, strict=True)}
     computes = [
-        replace(c, swizzle=turned[c.name], pieces=pieces) if c.name in turned else c
+        replace(c, swizzle=swizzle_of[c.name], pieces=pieces) if c.name in swizzle_of else c
         for c in nest.computes
     ]
     return kernel.with_nest(replace(nest, computes=tuple(computes)))
@@ -347,8 +347,8 @@ def axes(kernel: Kernel, name: str, order: Sequence[str]) -> Kernel:
             f"{[r.name for r in old]}"
         )
     places = [[r.name for r in old].index(n) for n in order]
-    turned = tuple(old[p] for p in places)
-    computes = tuple(replace(c, ranges=turned) if c.name == name else c for c in owner.computes)
+    reordered = tuple(old[p] for p in places)
+    computes = tuple(replace(c, ranges=reordered) if c.name == name else c for c in owner.computes)
     names = set(kernel.computes[name].names)
     kernel = kernel.with_nest(replace(owner, computes=computes))
     return map_reads(

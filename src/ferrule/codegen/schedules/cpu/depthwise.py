@@ -158,15 +158,15 @@ def _sum_over_taps(
         return False
     lanes = plan.lanes(plan.nest(reduce), x.size.arg)
     images = [r for r in rest if r is not channel]
-    together, turned = 1, None
+    together, transposed = 1, None
     if channel is not None:
         together = lanes
-        channels, turned = plan.split(name, channel, together, "mask")
+        channels, transposed = plan.split(name, channel, together, "mask")
         images.append(channels)
     vectors, lane = plan.split(name, x, lanes, "mask")
     serial, copies = _split_lines(plan, name, found, _rows_together(found), images, together)
-    if turned is not None:
-        serial.insert(0, turned)
+    if transposed is not None:
+        serial.insert(0, transposed)
     for copy in copies:
         plan.do("unroll", name, copy)
     copies.append(lane)
@@ -178,8 +178,8 @@ def _sum_over_taps(
     if found.strides[-1] > 1:
         _, phase = plan.split(reduce, found.taps[-1], found.strides[-1], "mask")
     _unroll_taps(plan, reduce, found)
-    if turned is not None:
-        _copy(plan, reduce, found, name, len(images), channel=turned)
+    if transposed is not None:
+        _copy(plan, reduce, found, name, len(images), channel=transposed)
     elif not _reads_in_place(plan, found):
         _copy(plan, reduce, found, name, len(images), phase)
     plan.share(name, len(images))

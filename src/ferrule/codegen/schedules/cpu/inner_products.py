@@ -88,14 +88,14 @@ def _pays(plan: Plan, nest: Nest, axes: _Axes) -> bool:
     if terms < MIN_VECTORS * _lanes(plan) or min(rows, columns) < 4:
         return False
     both = TRANSPOSE_CYCLES / rows + TRANSPOSE_CYCLES / columns
-    turned = both if axes.others else PANEL_CYCLES / max(rows, columns)
+    transposed = both if axes.others else PANEL_CYCLES / max(rows, columns)
     whole = all(
         step_of(e.src[0], r) * e.dtype.itemsize % LINE_BYTES == 0
         for e in loads(nest.computes[0].value)
         for r in (axes.rows, axes.columns, *axes.others)
     )
     cost = REDUCE_CYCLES / prod(_size(r) for r in (axes.terms, *axes.others))
-    return cost + (0.0 if whole else SPLIT_LINE_CYCLES) < turned
+    return cost + (0.0 if whole else SPLIT_LINE_CYCLES) < transposed
 
 
 def _lanes(plan: Plan) -> int:

@@ -217,7 +217,7 @@ def _transpose_copies(plan: Plan, name: str, v: Expr, w: Expr) -> bool:
     found = [e for c in plan.nest(name).computes for e in loads(c.value)]
     far = [e for e in dict.fromkeys(found) if step_of(e.src[0], lane) not in (0, 1)]
     for e in far:
-        copy = plan.kernel.free_name(f"{name}.turned", numbered=True)
+        copy = plan.kernel.free_name(f"{name}.transposed", numbered=True)
         along, across = plan.stage(name, e, name, len(outside), inside, copy)
         plan.transpose(copy, along, across)
     plan.do("vectorize", name, lane)

@@ -529,17 +529,17 @@ def fill_copy(plan: Plan, name: str, tile: BlockTile) -> None:
     # The loads before the last one are part of its index.
     element = [e for e in loads(c.value) if e.ranges & set(axes)][-1]
     along = _along(element, axes)
-    turned = along is not axes[-1]
+    transposed = along is not axes[-1]
     around = plan.kernel.loop_around(plan.nest(name))
     ahead = tile.pipeline_depth > 1 and around is not None and around.kind is Kind.SERIAL
     lanes = _lanes(element, along)
     # Transposed elements go to separate places: each by itself, if a copy needs no register.
-    if turned and ahead and c.value is element and element.dtype.itemsize in COPIED_BYTES:
+    if transposed and ahead and c.value is element and element.dtype.itemsize in COPIED_BYTES:
         lanes = 1
     first = gcd(tile.threads, along.size.arg // lanes)
     mine = _shared_out(plan, name, along, first, lanes)
     near = mine.threads
-    if turned:
+    if transposed:
         near = _nearest(plan, name, near, lanes * element.dtype.itemsize)
     copies = list(mine.copies)
     across: list[Expr] = []
@@ -553,7 +553,7 @@ def fill_copy(plan: Plan, name: str, tile: BlockTile) -> None:
     bound = [*near[:-1], *across, *near[-1:]]
     plan.do("reorder", name, (*copies, *bound, *mine.last))
     _bind(plan, name, bound, copies, mine.last)
-    if turned:
+    if transposed:
         _pad(plan, name, axes[0])
     if ahead:
         plan.do("pipeline", name, tile.pipeline_depth)
