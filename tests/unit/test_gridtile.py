@@ -325,7 +325,7 @@ def test_other_loops_are_no_product_of_matrices() -> None:
     ast = narrow(64, 64, 64, dtypes.float16, transposed=(False, False))
     linearizer = tiled(ast, SMALL)
     nest = the_reduce(linearizer.scheduled)
-    *_, term = (loop.range for loop in nest.loops if loop.range not in nest.kept)
+    *_, term = (loop.range for loop in nest.loops if loop.range not in nest.result_axes)
     with pytest.raises(ScheduleError, match="does not add up 16 products of matrices"):
         tensorize(linearizer.scheduled, nest.name, term.name, MMA.name)
 
@@ -378,9 +378,11 @@ def test_a_step_has_whole_windows_where_places_would_be_computed_for_each() -> N
     ast = store(convolution(load(1, 32, 64, 56, 56), load(2, 64, 64, 3, 3)))
     linearizer = Linearizer(ast, ASYNC).linearize()
     nest = the_reduce(linearizer.scheduled)
-    terms = {r for loop in nest.loops if loop.range not in nest.kept for r in loop.lineage[:1]}
+    terms = {
+        r for loop in nest.loops if loop.range not in nest.result_axes for r in loop.lineage[:1]
+    }
     assert len(terms) == 1, "they are all of one loop"
-    _, *inside = (loop for loop in nest.loops if loop.range not in nest.kept)
+    _, *inside = (loop for loop in nest.loops if loop.range not in nest.result_axes)
     assert prod(loop.size for loop in inside) % 9 == 0
     depth, divided = 0, []
     for u in linearizer.uops:

@@ -105,7 +105,7 @@ def test_a_mask_or_what_it_leaves_is_no_reason_for_lanes_along_the_terms() -> No
     x, mask = normals(8, 40, 48), normals(8, 40)
     mean = (x * mask.unsqueeze(2)).sum(1) / (mask * mask).sum(1, keepdim=True)
     (kernel,) = kernels(mean)
-    (weighted,) = (n for n in reduces(kernel) if n.kept)
+    (weighted,) = (n for n in reduces(kernel) if n.result_axes)
     lanes = of_kind(weighted, Kind.VECTOR)
     assert lanes
     assert {kernel.origin(lane.range).size.arg for lane in lanes} == {48}, "columns of x"

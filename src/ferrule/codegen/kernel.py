@@ -274,7 +274,7 @@ class Nest:
         return [e for e in self.nodes if e.op is ExprOp.READ]
 
     @property
-    def kept(self) -> frozenset[Expr]:
+    def result_axes(self) -> frozenset[Expr]:
         """The axes of the values of its reduces. The other loops are combined over."""
         return frozenset(r for c in self.computes for r in c.ranges if c.monoid is not None)
 

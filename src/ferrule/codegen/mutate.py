@@ -220,8 +220,8 @@ def _renamed(opts: Sequence[Opt], nest: str, name: str) -> Opts:
 def combined(nest: Nest) -> list[Loop]:
     """The loops that a nest reduces over."""
     reduces = [c for c in nest.computes if c.monoid is not None]
-    kept = {r for c in reduces for r in c.ranges}
-    return [loop for loop in nest.loops if reduces and loop.range not in kept]
+    result_axes = {r for c in reduces for r in c.ranges}
+    return [loop for loop in nest.loops if reduces and loop.range not in result_axes]
 
 
 def _packed(kernel: Kernel, target: Target) -> Iterator[Opts]:

@@ -94,10 +94,10 @@ class Threads:
         """
         if all(c.monoid is None for c in nest.computes):
             return []
-        kept = nest.kept
+        result_axes = nest.result_axes
         out: list[Digit] = []
         for loop in reversed(nest.loops):
-            if loop.kind is not Kind.THREAD or loop.range in kept or loop.size == 1:
+            if loop.kind is not Kind.THREAD or loop.range in result_axes or loop.size == 1:
                 continue
             digit = self.digits[loop.range]
             if out and out[-1].step * out[-1].size == digit.step:

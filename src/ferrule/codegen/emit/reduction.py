@@ -1,7 +1,7 @@
 """Reduces: accumulators in registers, updated by the innermost loops.
 
 If only combined loops, lanes and copies remain, each copy of each accumulator has a register. If a
-serial loop over a kept axis comes after the first combined loop, accumulators are in scratch
+serial loop over a result axis comes after the first combined loop, accumulators are in scratch
 memory, and in registers from that loop on.
 
 A reduce that a loop carries has its registers outside of that loop, and each iteration goes on
@@ -181,17 +181,17 @@ class Reductions:
     def _update(self, nest: Nest, rest: Sequence[Loop], registers: _Registers) -> None:
         with self.values.along(self.values.lane_of(rest)):
             for c in nest.computes:
-                kept = [loop for loop in rest if loop.range in c.ranges]
+                of_result = [loop for loop in rest if loop.range in c.ranges]
                 combined = [loop for loop in rest if loop.range not in c.ranges]
                 if c.monoid is None:
                     for _ in self.values.each_copy(rest):
                         self.values.keep(c, self.values.vector(c.value))
-                elif combined and (not kept or any(o.kind is Kind.VECTOR for o in combined)):
-                    for _ in self.values.each_copy(kept):
+                elif combined and (not of_result or any(o.kind is Kind.VECTOR for o in combined)):
+                    for _ in self.values.each_copy(of_result):
                         self._update_tree(c, c.monoid, combined, registers)
                 else:
                     for _ in self.values.each_copy(combined):
-                        for _ in self.values.each_copy(kept):
+                        for _ in self.values.each_copy(of_result):
                             self._combine(c, c.monoid, registers[self.values.key(c)])
 
     def _update_tree(
@@ -346,9 +346,9 @@ class Reductions:
     def _end_carried(self, c: Compute) -> None:
         """Read the final values of a carried reduce, after its loop."""
         inner = self.values.kernel.owner[c.name].loops
-        kept = [loop for loop in inner if loop.range in c.ranges]
-        with self.values.along(self.values.lane_of(kept)):
-            for _ in self.values.each_copy(kept):
+        of_result = [loop for loop in inner if loop.range in c.ranges]
+        with self.values.along(self.values.lane_of(of_result)):
+            for _ in self.values.each_copy(of_result):
                 self.values.keep(c, self.out.get(self._carried[self.values.key(c)]))
 
     # -- products of matrices ----------------------------------------------------------------------
@@ -395,18 +395,18 @@ def first_reduce(nest: Nest) -> int:
     """
     if all(c.monoid is None for c in nest.computes):
         return -1
-    kept = nest.kept
-    combined = (d for d, loop in enumerate(nest.loops) if loop.range not in kept)
+    result_axes = nest.result_axes
+    combined = (d for d, loop in enumerate(nest.loops) if loop.range not in result_axes)
     run = [d for d, loop in enumerate(nest.loops, 1) if loop.kind not in LANES_OR_COPIES]
     return next(combined, max(run, default=0))
 
 
 def _hold_depth(nest: Nest) -> int:
-    """The depth from which on no serial loop over a kept axis follows."""
+    """The depth from which on no serial loop over a result axis follows."""
     depth = first = first_reduce(nest)
-    kept = nest.kept
+    result_axes = nest.result_axes
     for d, loop in enumerate(nest.loops[first:], first):
         together = (*LANES_OR_COPIES, Kind.THREAD, *BY_WARPS)
-        if loop.range in kept and loop.kind not in together:
+        if loop.range in result_axes and loop.kind not in together:
             depth = d + 1
     return depth

@@ -483,7 +483,7 @@ def segment(kernel: Kernel, nest_name: str, name: str) -> Kernel:
     depth = depth_of(kernel, nest, name)
     loop = nest.loops[depth]
     found = segments_of(kernel, nest, depth)
-    runs = loop.kind in (Kind.SERIAL, Kind.PARALLEL) and loop.range not in nest.kept
+    runs = loop.kind in (Kind.SERIAL, Kind.PARALLEL) and loop.range not in nest.result_axes
     if not found or not runs:
         raise ScheduleError(
             f"segment({name}) in kernel {kernel.name}: no condition of {nest_name} changes a few "

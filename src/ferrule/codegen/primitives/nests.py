@@ -244,12 +244,12 @@ def group(kernel: Kernel, nest_name: str, names: Sequence[str]) -> Kernel:
             continue
         name = f"{c.name}.p"
         partials.append(replace(c, name=name, ranges=c.ranges + axes))
-        kept = tuple(fresh[r] for r in c.ranges)
-        read = Expr(ExprOp.READ, c.value.dtype, (*kept, *(fresh[r] for r in axes)), name)
-        finals.append(Compute(c.name, read, kept, c.monoid))
-    kept_loops = [loop for loop in first if not is_combined(nest, loop.range)]
+        result_axes = tuple(fresh[r] for r in c.ranges)
+        read = Expr(ExprOp.READ, c.value.dtype, (*result_axes, *(fresh[r] for r in axes)), name)
+        finals.append(Compute(c.name, read, result_axes, c.monoid))
+    result_loops = [loop for loop in first if not is_combined(nest, loop.range)]
     final_loops = tuple(
-        Loop(fresh[loop.range], loop.kind, lineage=loop.descent) for loop in [*kept_loops, *named]
+        Loop(fresh[loop.range], loop.kind, lineage=loop.descent) for loop in [*result_loops, *named]
     )
     final = Nest(nest_name, tuple(finals), final_loops, nest.at)
     partial = Nest(partial_name, tuple(partials), (*first, *named), nest.at)

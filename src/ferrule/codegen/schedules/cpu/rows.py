@@ -126,7 +126,7 @@ def _recompute_first(plan: Plan, name: str, below: Sequence[str]) -> None:
 def column_axis(
     plan: Plan, name: str, below: Sequence[str], depth: int | None = None
 ) -> Expr | None:
-    """The kept axis along which most loads of the reduces inside it are contiguous; None if there
+    """The result axis along which most loads of the reduces inside it are contiguous; None if there
     is none.
 
     With `depth`, it is one of the first `depth` loops. Loads that are the same for all terms of a
@@ -172,7 +172,7 @@ def _depth_in(plan: Plan, name: str, n: str) -> int:
 
 
 def _gather_axis(plan: Plan, name: str, below: Sequence[str]) -> Expr | None:
-    """The kept axis for lanes if no load is contiguous; None if some load is, or no axis fits.
+    """The result axis for lanes if no load is contiguous; None if some load is, or no axis fits.
 
     No condition changes along it, and most loads are near one another there. Of several such axes
     it is the longest.
@@ -202,7 +202,7 @@ def _count_near(found: Sequence[Expr], r: Expr) -> int:
 
 
 def _columns(plan: Plan, name: str, below: Sequence[str], r: Expr) -> None:
-    """Put lanes along a kept axis: every reduce keeps a vector of results."""
+    """Put lanes along a result axis: every reduce keeps a vector of results."""
     lanes = plan.lanes(plan.nest(name), r.size.max)
     many = r.size.max >= 8 * lanes * 4 * plan.target.max_threads
     vectors = 4 if many else 1

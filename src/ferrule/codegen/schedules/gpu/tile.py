@@ -319,9 +319,9 @@ class Tiling:
 
     def terms(self, row: Expr, column: Expr) -> Expr:
         """Put a loop over parts of the sum around the loops of the tile; the loop over one part."""
-        kept = self.plan.nest(self.reduce).computes[0].ranges
+        result_axes = self.plan.nest(self.reduce).computes[0].ranges
         loops = [loop.range for loop in self.plan.nest(self.reduce).loops]
-        term = self._fuse(self.reduce, [r for r in loops if r not in kept])
+        term = self._fuse(self.reduce, [r for r in loops if r not in result_axes])
         (c,) = self.plan.nest(self.reduce).computes
         tail = "mask" if is_product_of_loads(c) else "peel"
         parts, term = self.plan.split(self.reduce, term, self.tile.step, tail)
