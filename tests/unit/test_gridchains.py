@@ -18,7 +18,6 @@ from tests.kernels import (
     causal_attention,
     constant,
     exp,
-    keep,
     load,
     make_inputs,
     matmul,
@@ -27,6 +26,7 @@ from tests.kernels import (
     numpy_causal_attention,
     numpy_softmax,
     reduce,
+    stage,
     store,
     sub,
     widened,
@@ -143,26 +143,26 @@ def divided(a: LazyOp, b: LazyOp) -> LazyOp:
 
 def linear(q: LazyOp, k: LazyOp, v: LazyOp) -> LazyOp:
     """Weights without a largest value, and divided by their sum."""
-    weights = add(keep(relu(scores_of(q, k)), 1), constant(0.25, (q.shape[0], k.shape[0])))
-    return matmul(keep(divided(weights, over_rows(ReduceOps.SUM, weights)), 1), v)
+    weights = add(stage(relu(scores_of(q, k)), 1), constant(0.25, (q.shape[0], k.shape[0])))
+    return matmul(stage(divided(weights, over_rows(ReduceOps.SUM, weights)), 1), v)
 
 
 def hidden_layer(x: LazyOp, first: LazyOp, second: LazyOp) -> LazyOp:
-    return matmul(keep(relu(scores_of(x, first)), 1), second)
+    return matmul(stage(relu(scores_of(x, first)), 1), second)
 
 
 def undivided(q: LazyOp, k: LazyOp, v: LazyOp) -> LazyOp:
     """Powers of the base 2, and no sum of them."""
-    scores = keep(scores_of(q, k), 1)
+    scores = stage(scores_of(q, k), 1)
     shifted = sub(scores, over_rows(ReduceOps.MAX, scores))
-    return matmul(keep(LazyOp(UnaryOps.EXP2, (shifted,)), 1), v)
+    return matmul(stage(LazyOp(UnaryOps.EXP2, (shifted,)), 1), v)
 
 
 def biased(q: LazyOp, k: LazyOp, v: LazyOp, bias: LazyOp) -> LazyOp:
     """With something added to the scores, and an epilogue."""
-    scores = keep(add(scores_of(q, k), bias), 1)
-    powers = keep(exp(sub(scores, over_rows(ReduceOps.MAX, scores))), 1)
-    weights = keep(mul(powers, LazyOp(UnaryOps.RECIP, (over_rows(ReduceOps.SUM, powers),))), 1)
+    scores = stage(add(scores_of(q, k), bias), 1)
+    powers = stage(exp(sub(scores, over_rows(ReduceOps.MAX, scores))), 1)
+    weights = stage(mul(powers, LazyOp(UnaryOps.RECIP, (over_rows(ReduceOps.SUM, powers),))), 1)
     return relu(matmul(weights, v))
 
 
@@ -260,11 +260,11 @@ def with_mask(low: float) -> LazyOp:
     q, k, v, given = (load(i, *s) for i, s in enumerate((*SHAPES, (9, 21)), 1))
     seen = LazyOp(UnaryOps.CAST, (given,), dtypes.bool)
     low_ = constant(low, (9, 21))
-    scores = keep(LazyOp(TernaryOps.WHERE, (seen, scores_of(q, k), low_)), 1)
-    powers = keep(exp(sub(scores, over_rows(ReduceOps.MAX, scores))), 1)
+    scores = stage(LazyOp(TernaryOps.WHERE, (seen, scores_of(q, k), low_)), 1)
+    powers = stage(exp(sub(scores, over_rows(ReduceOps.MAX, scores))), 1)
     weights = mul(powers, LazyOp(UnaryOps.RECIP, (over_rows(ReduceOps.SUM, powers),)))
     chosen = LazyOp(TernaryOps.WHERE, (seen, weights, constant(0, (9, 21))))
-    return store(matmul(keep(chosen, 1), v))
+    return store(matmul(stage(chosen, 1), v))
 
 
 @pytest.mark.parametrize("low", [-1e30, -float("inf")])
@@ -391,10 +391,10 @@ def test_a_mask_that_leaves_scores_in_the_sum_leaves_no_tile_out() -> None:
         seen = constant(1, (rows,), dtypes.bool).pad(((columns - 1, 0),))
         seen = seen.window(0, columns).stride((1, -1))
         nothing = constant(0, (rows, columns))
-        scores = keep(LazyOp(TernaryOps.WHERE, (seen, scores_of(q, k), nothing)), 1)
-        powers = keep(exp(sub(scores, over_rows(ReduceOps.MAX, scores))), 1)
+        scores = stage(LazyOp(TernaryOps.WHERE, (seen, scores_of(q, k), nothing)), 1)
+        powers = stage(exp(sub(scores, over_rows(ReduceOps.MAX, scores))), 1)
         weights = mul(powers, LazyOp(UnaryOps.RECIP, (over_rows(ReduceOps.SUM, powers),)))
-        return matmul(keep(LazyOp(TernaryOps.WHERE, (seen, weights, nothing)), 1), v)
+        return matmul(stage(LazyOp(TernaryOps.WHERE, (seen, weights, nothing)), 1), v)
 
     def expected(q: Array, k: Array, v: Array) -> Array:
         return np.tril(numpy_softmax(np.tril(q @ k.T), 1)) @ v
@@ -409,27 +409,27 @@ def test_a_mask_that_leaves_scores_in_the_sum_leaves_no_tile_out() -> None:
 
 def centred(q: LazyOp, k: LazyOp, v: LazyOp) -> LazyOp:
     """The mean is subtracted: what a tile adds is not known before all tiles are."""
-    scores = keep(scores_of(q, k), 1)
-    return matmul(keep(sub(scores, mul(over_rows(ReduceOps.SUM, scores), scores)), 1), v)
+    scores = stage(scores_of(q, k), 1)
+    return matmul(stage(sub(scores, mul(over_rows(ReduceOps.SUM, scores), scores)), 1), v)
 
 
 def squared(q: LazyOp, k: LazyOp, v: LazyOp) -> LazyOp:
     """Products of two powers that grow."""
-    scores = keep(scores_of(q, k), 1)
-    powers = keep(exp(sub(scores, over_rows(ReduceOps.MAX, scores))), 1)
-    return matmul(keep(mul(powers, powers), 1), v)
+    scores = stage(scores_of(q, k), 1)
+    powers = stage(exp(sub(scores, over_rows(ReduceOps.MAX, scores))), 1)
+    return matmul(stage(mul(powers, powers), 1), v)
 
 
 def of_the_largest(q: LazyOp, k: LazyOp, v: LazyOp) -> LazyOp:
-    scores = keep(scores_of(q, k), 1)
-    powers = keep(exp(sub(scores, over_rows(ReduceOps.MAX, scores))), 1)
-    return matmul(keep(mul(scores, over_rows(ReduceOps.MAX, powers)), 1), v)
+    scores = stage(scores_of(q, k), 1)
+    powers = stage(exp(sub(scores, over_rows(ReduceOps.MAX, scores))), 1)
+    return matmul(stage(mul(scores, over_rows(ReduceOps.MAX, powers)), 1), v)
 
 
 def negated(q: LazyOp, k: LazyOp, v: LazyOp) -> LazyOp:
-    scores = keep(scores_of(q, k), 1)
+    scores = stage(scores_of(q, k), 1)
     shifted = mul(sub(scores, over_rows(ReduceOps.MAX, scores)), constant(-1, scores.shape))
-    return matmul(keep(LazyOp(UnaryOps.EXP2, (shifted,)), 1), v)
+    return matmul(stage(LazyOp(UnaryOps.EXP2, (shifted,)), 1), v)
 
 
 REFUSED = {
@@ -458,10 +458,10 @@ def test_chains_that_need_the_end_before_the_loop(make: Callable[..., LazyOp]) -
 
 def test_a_sum_that_float16_may_not_hold_is_not_rounded_to_it() -> None:
     def make(q: LazyOp, k: LazyOp, v: LazyOp) -> LazyOp:
-        weights = keep(relu(scores_of(q, k)), 1)
+        weights = stage(relu(scores_of(q, k)), 1)
         inverse = LazyOp(UnaryOps.RECIP, (over_rows(ReduceOps.SUM, weights),))
         narrow = LazyOp(UnaryOps.CAST, (mul(weights, inverse),), dtypes.float16)
-        return matmul(keep(widened(narrow), 1), v)
+        return matmul(stage(widened(narrow), 1), v)
 
     kernel = lower(case_of(make, numpy_linear).ast, "chain")
     with pytest.raises(ScheduleError, match="may be too large for it before the end"):

@@ -249,7 +249,7 @@ def test_nothing_in_memory_is_as_large_as_the_scores(mask: str, depth: int, dtyp
     items = fusion.make_schedule(gradients(positions, depth, dtype, mask, heads)).items
     most = max(buffer.size for item in items for buffer in item.outputs)
     assert most == heads * positions * depth
-    chains = [i.ast for i in items if any(n.op is BufferOps.KEEP for n in i.ast.toposort())]
+    chains = [i.ast for i in items if any(n.op is BufferOps.STAGE for n in i.ast.toposort())]
     assert len(chains) == 5  # the result, the number of each row, three gradients
     for ast in chains:
         assert can_fuse_reduces(lower(ast, "chain"))
@@ -283,4 +283,4 @@ def test_a_hidden_layer_with_long_sums_is_computed_once() -> None:
     grads = (hidden @ second).gradient(first, second, gradient=Tensor.ones(8192, 512))
     del hidden
     items = fusion.make_schedule([grad.lazydata for grad in grads]).items
-    assert not any(n.op is BufferOps.KEEP for item in items for n in item.ast.toposort())
+    assert not any(n.op is BufferOps.STAGE for item in items for n in item.ast.toposort())

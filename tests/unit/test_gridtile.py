@@ -452,7 +452,7 @@ def test_a_padded_axis_is_not_split() -> None:
 
 
 def test_what_is_kept_can_be_padded_alone() -> None:
-    with pytest.raises(ScheduleError, match="no axis of what out0 keeps"):
+    with pytest.raises(ScheduleError, match="no axis of a stage of out0"):
         Linearizer(store(load(1, 4)), GPU, [Opt("pad", ("out0", "i0.0", 1))])
 
 

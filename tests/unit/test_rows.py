@@ -47,12 +47,12 @@ def test_what_is_the_same_for_all_terms_is_no_reason_for_lanes_along_channels(
     assert all(k.origin(lane.range).size.max != channels for k, lane in found)
 
 
-@pytest.mark.parametrize(("most", "kept"), [(1024, True), (1 << 20, False)])
-def test_a_row_of_unknown_length_is_kept_if_the_longest_may_be(most: int, kept: bool) -> None:
+@pytest.mark.parametrize(("most", "staged"), [(1024, True), (1 << 20, False)])
+def test_a_row_of_unknown_length_is_staged_if_the_longest_may_be(most: int, staged: bool) -> None:
     """Else each power of a softmax is computed twice."""
     ast = store(softmax(load(1, 64, Variable("n", 1, most)), 1))
     kernel = schedule(lower(ast, "k"), HOST).kernel
-    assert ("sum1.row" in kernel.computes) == kept
+    assert ("sum1.row" in kernel.computes) == staged
 
 
 def test_what_is_the_same_for_all_that_is_picked_from_a_row_is_computed_once() -> None:

@@ -161,11 +161,11 @@ class Store:
 class Compute:
     """A value for every point of a nest.
 
-    It is stored to a buffer, or kept under `name`; with a `monoid` it is combined first. `ranges`
-    are the axes of the kept value, outermost first. The other loops of a reduce are those that it
-    combines over.
+    It is stored to a buffer, or it is a stage, which READ nodes read by its `name`; with a `monoid`
+    it is combined first. `ranges` are the axes of a stage, outermost first. The other loops of a
+    reduce are those that it combines over.
 
-    - `overwrites`: the value whose memory this one takes.
+    - `overwrites`: the stage whose memory this one takes.
     - `padding`: for some axes, by how many places each step is longer than it need be.
     - `swizzle`: elements after which pieces of 16 bytes change places in their line, by a number
       that grows by `pieces`.
@@ -331,7 +331,7 @@ class Kernel:
 
     @cached_property
     def memory(self) -> Mapping[str, tuple[str, int]]:
-        """For each kept value: the first value that is in the same memory, and the number of
+        """For each stage: the first one that is in the same memory, and the number of
         elements of the largest one there.
         """
         first: dict[str, str] = {}
@@ -453,7 +453,7 @@ def loaded_again(kernel: Kernel) -> frozenset[int]:
 
 
 def can_overwrite(kernel: Kernel, name: str, old: str) -> bool:
-    """True if a kept value may take the memory of another.
+    """True if a stage may take the memory of another.
 
     Its nest reads the other value only at the place that it writes, and no later nest reads it.
     """
@@ -489,8 +489,7 @@ def unclamped(index: Sequence[Expr]) -> list[Expr]:
 
 
 def why_not_pipelined(kernel: Kernel, nest: Nest) -> str:
-    """The reason why a nest's kept values cannot be made in an earlier iteration of the loop around
-    it.
+    """The reason why a nest's stages cannot be made in an earlier iteration of the loop around it.
 
     Empty if they can: they are made from buffers alone, and the kernel stores to none of these.
     """

@@ -55,7 +55,7 @@ from ferrule.ir.shape.movement import Index
 from ferrule.ir.shape.shapetracker import ShapeTracker
 
 # The nodes that become a nest.
-_NESTED = frozenset({ExprOp.REDUCE, ExprOp.KEEP})
+_NESTED = frozenset({ExprOp.REDUCE, ExprOp.STAGE})
 
 
 def lower(ast: LazyOp, name: str) -> Kernel:
@@ -140,7 +140,7 @@ def _groups(stores: Sequence[LazyOp]) -> list[int]:
 
 
 class _Builder:
-    """Collects nests; a REDUCE or KEEP becomes a nest once for each place where it is needed."""
+    """Collects nests; a REDUCE or STAGE becomes a nest once for each place where it is needed."""
 
     def __init__(self, sums: Mapping[Expr, Sum]) -> None:
         self.sums = sums
@@ -157,7 +157,7 @@ class _Builder:
         """By shape and group of STOREs: the nest of those without reduces, its index, and the
         condition that the index is inside of the shape."""
         self._blocks: tuple[Nest, dict[LazyOp, Index]] | None = None
-        """The last root nest with kept blocks, and the index at which each block is read."""
+        """The last root nest with stages, and the index at which each stage is read."""
 
     def add_store(self, lowering: Lowering, number: int, node: LazyOp, group: int) -> None:
         """A root nest for a STORE; those of one shape and group without reduces share a nest."""
@@ -169,10 +169,10 @@ class _Builder:
         if self._joins_root(lowering, name, node, group):
             return
         idx = _index(f"i{number}", node.shape)
-        met = len(lowering.kept)
+        met = len(lowering.stages)
         compute = _store(name, node, lowering.lower(value, idx), idx)
         ranges = [i for i in idx if not i.is_const]
-        blocks = dict(lowering.kept[met:])
+        blocks = dict(lowering.stages[met:])
         if blocks and self._add_sum(compute, ranges, blocks):
             return
         digits = digits_of(compute.value, ranges)
@@ -288,7 +288,7 @@ class _Builder:
         return value.substitute(mapping) if mapping else value
 
     def _nest_of(self, node: Expr, path: list[tuple[str, list[Expr]]]) -> str:
-        """The nest of a REDUCE or KEEP, in the innermost loop of the path that it varies with."""
+        """The nest of a REDUCE or STAGE, in the innermost loop of the path that it varies with."""
         body, (kind, ranges) = node.src[0], node.arg
         monoid = MONOIDS[kind] if node.op is ExprOp.REDUCE else None
         needed = body.ranges - frozenset(ranges)
@@ -309,8 +309,8 @@ class _Builder:
             body, exact = substitute([body, exact], fresh)
             ranges = tuple(fresh.values())
         self._used.update([r.name for r in ranges])
-        kept = list(itertools.takewhile(lambda p: p[0] != place[0], path))
-        outer = [*kept, (place[0], dict(path)[place[0]][: place[1]])]
+        around = itertools.takewhile(lambda p: p[0] != place[0], path)
+        outer = [*around, (place[0], dict(path)[place[0]][: place[1]])]
         nest = Nest(
             name,
             (Compute(name, body, ranges if monoid is None else (), monoid),),

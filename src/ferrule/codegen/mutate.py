@@ -26,7 +26,7 @@ _MAX_LANES = 64
 _BLOCKS = (4, 16, 64)
 _CHUNKS = (8, 32, 128)
 _COPIES = (2, 4, 8)
-_LEFT_OUT = frozenset({"keep", "merge", "pipeline", "unroll"})
+_LEFT_OUT = frozenset({"merge", "pipeline", "stage_row", "unroll"})
 _SHARING = frozenset({"fuse", "parallel"})
 
 
@@ -154,8 +154,8 @@ def _unrolled(kernel: Kernel) -> Iterator[Opts]:
 def _blocked(kernel: Kernel, opts: Opts) -> Iterator[Opts]:
     """Move a reduce out of the last loop around it, or out of blocks of that loop.
 
-    Results so far are kept for a whole block, and the reduce goes through the block once for each
-    part of the combined range.
+    Results so far are a stage for a whole block, and the reduce goes through the block once for
+    each part of the combined range.
     """
     for i, opt in enumerate(opts):
         if opt.primitive != "compute_at" or opt.args[1] == 0:

@@ -8,6 +8,7 @@ and `r.i`). The primitives themselves, pure functions `Kernel -> Kernel`, are in
 from __future__ import annotations
 
 import json
+import warnings
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
@@ -33,10 +34,10 @@ from ferrule.codegen.primitives.nests import (
     enter,
     expand_reduce,
     group,
-    keep,
     merge,
     partition,
     recompute,
+    stage_row,
 )
 from ferrule.codegen.primitives.products import tensorize
 from ferrule.codegen.primitives.reduce_fusion import fuse_reduces
@@ -78,7 +79,7 @@ def apply_opts(kernel: Kernel, opts: Sequence[Opt]) -> Kernel:
         ScheduleError: one is unknown, or not legal.
     """
     for opt in opts:
-        primitive = PRIMITIVES.get(opt.primitive)
+        primitive = PRIMITIVES.get(_present_name(opt.primitive))
         if primitive is None:
             raise ScheduleError(
                 f"unknown primitive {opt.primitive}; known are {sorted(PRIMITIVES)}"
@@ -88,6 +89,24 @@ def apply_opts(kernel: Kernel, opts: Sequence[Opt]) -> Kernel:
     return kernel
 
 
+def _present_name(name: str) -> str:
+    """The name of a primitive; a former one is taken with a warning."""
+    present = _FORMER_NAMES.get(name)
+    if present is None:
+        return name
+    warnings.warn(
+        f"the primitive {name} is {present} now; its old name will be gone in the next version",
+        DeprecationWarning,
+        stacklevel=3,
+    )
+    return present
+
+
+_FORMER_NAMES: Final = {
+    "keep": "stage_row",
+    "run_along": "fuse_reduces",
+    "write_out": "expand_reduce",
+}
 PRIMITIVES: Final[dict[str, Callable[..., Kernel]]] = {
     "accumulate": accumulate,
     "axes": axes,
@@ -98,7 +117,6 @@ PRIMITIVES: Final[dict[str, Callable[..., Kernel]]] = {
     "fuse": fuse,
     "fuse_reduces": fuse_reduces,
     "group": group,
-    "keep": keep,
     "limit": limit,
     "merge": merge,
     "nontemporal": nontemporal,
@@ -118,6 +136,7 @@ PRIMITIVES: Final[dict[str, Callable[..., Kernel]]] = {
     "skip": skip,
     "split": split,
     "stage": stage,
+    "stage_row": stage_row,
     "swizzle": swizzle,
     "tensorize": tensorize,
     "transpose": transpose,

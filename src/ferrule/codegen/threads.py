@@ -140,14 +140,14 @@ class Threads:
         return range_("thread", self.count)
 
     def own(self, c: Compute) -> list[Expr]:
-        """The axes of a kept value that are THREAD loops of its nest."""
+        """The axes of a stage that are THREAD loops of its nest."""
         nest = self.kernel.owner[c.name]
         mine = {loop.range for loop in nest.loops if loop.kind is Kind.THREAD}
         return [r for r in c.ranges if r in mine]
 
     @cached_property
     def shared(self) -> frozenset[str]:
-        """The kept values in shared memory: some thread reads an element that another one made."""
+        """The stages in shared memory: some thread reads an element that another one made."""
         return frozenset(
             c.name
             for c in self.kernel.computes.values()
@@ -168,9 +168,7 @@ class Threads:
         return True
 
     def axes(self, c: Compute) -> tuple[Expr, ...]:
-        """The axes of a kept value's memory; without THREAD loops if each thread keeps its own
-        values.
-        """
+        """The axes of a stage's memory; without THREAD loops if each thread has its own values."""
         own = set() if c.name in self.shared else set(self.own(c))
         return tuple(r for r in c.ranges if r not in own)
 
@@ -202,7 +200,7 @@ class Threads:
         return inside * self._groups(c) if c.name in self.shared else inside
 
     def _outer(self, c: Compute) -> list[Loop]:
-        """The THREAD loops around the nest of a kept value, each iteration of which has a copy."""
+        """The THREAD loops around the nest of a stage, each iteration of which has a copy."""
         nest = self.kernel.owner[c.name]
         return [loop for loop in self._around[nest.name] if loop not in nest.loops]
 
@@ -239,7 +237,7 @@ def _reads(nest: Nest) -> list[Expr]:
 
 
 def in_registers(kernel: Kernel, threads: Threads) -> frozenset[str]:
-    """The kept values that need no memory.
+    """The stages that need no memory.
 
     Their axes are lanes, copies and threads, and each thread reads them exactly as it has made
     them.

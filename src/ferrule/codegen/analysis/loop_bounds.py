@@ -176,10 +176,10 @@ def _idle(kernel: Kernel, value: Expr, monoid: Monoid) -> Iterator[Expr]:
             if exponent.op is ExprOp.SUB:
                 yield from _idle(kernel, exponent.src[0], MONOIDS["max"])
         case ExprOp.READ:
-            kept = kernel.computes[value.arg]
-            if kept.monoid is None:
-                at = dict(zip(kept.ranges, value.src, strict=True))
-                for condition in _idle(kernel, kept.value, monoid):
+            stage = kernel.computes[value.arg]
+            if stage.monoid is None:
+                at = dict(zip(stage.ranges, value.src, strict=True))
+                for condition in _idle(kernel, stage.value, monoid):
                     yield condition.substitute(at)
 
 
@@ -254,10 +254,10 @@ def _support(kernel: Kernel, value: Expr) -> Iterator[Expr]:
                 yield condition
                 yield from _support(kernel, inside)
         case ExprOp.READ:
-            kept = kernel.computes[value.arg]
-            if kept.monoid is None or kept.monoid.op is ExprOp.ADD:
-                at = dict(zip(kept.ranges, unclamped(value.src), strict=True))
-                for condition in _support(kernel, kept.value):
+            stage = kernel.computes[value.arg]
+            if stage.monoid is None or stage.monoid.op is ExprOp.ADD:
+                at = dict(zip(stage.ranges, unclamped(value.src), strict=True))
+                for condition in _support(kernel, stage.value):
                     yield condition.substitute(at)
 
 

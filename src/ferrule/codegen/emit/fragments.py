@@ -157,16 +157,16 @@ class Fragments:
         self, operand: Expr, own: Set[Expr], term: Expr, rows: Sequence[Loop]
     ) -> tuple[int, tuple[UOp, UOp]]:
         """The layout of an operand, and the place of its first element."""
-        kept, place = self._kept(operand, dict.fromkeys(own, const(0)))
-        at = self.values.local(kept), self.values.plain(self.values.current(place({})))
+        staged, place = self._stage_of(operand, dict.fromkeys(own, const(0)))
+        at = self.values.local(staged), self.values.plain(self.values.current(place({})))
         if place({term: const(1)}) - place({}) is const(1):
             return 0, at
         further = {rows[0].range: const(1)} if len(rows) > 1 else {}
         distance = int((place(further) - place({})).arg)
-        return distance or BANK_LINE_BYTES // kept.value.dtype.itemsize, at
+        return distance or BANK_LINE_BYTES // staged.value.dtype.itemsize, at
 
-    def _kept(self, operand: Expr, first: Mapping[Expr, Expr]) -> tuple[Compute, Place]:
-        """The kept value of an operand, and the place of an element of it before swizzling.
+    def _stage_of(self, operand: Expr, first: Mapping[Expr, Expr]) -> tuple[Compute, Place]:
+        """The stage that an operand reads, and the place of an element of it before swizzling.
 
         An element is given by its steps from the first one.
         """

@@ -36,7 +36,7 @@ def _inexact_powers(kernel: Kernel) -> frozenset[Expr]:
     computes = [c for nest in kernel.nests for c in nest.computes]
     always = [c.value for c in computes if c.store is not None]
     always += [s for e in nodes if _counts_exactly(e) for s in e.src]
-    names: set[str] = set()  # of the kept values that are used with all of their bits
+    names: set[str] = set()  # of the stages that are used with all of their bits
     while True:
         used = [c for c in computes if names.intersection(c.names)]
         initial = [c.initial for c in used if c.initial is not None]

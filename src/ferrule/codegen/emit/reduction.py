@@ -101,7 +101,7 @@ class Reductions:
 
     def _fill(self, c: Compute, loops: Sequence[Loop]) -> None:
         if not loops:
-            self.values.keep(c, self.values.vector(c.value))
+            self.values.write_stage(c, self.values.vector(c.value))
             return
         loop, *rest = loops
         if loop.kind is Kind.THREAD:
@@ -185,7 +185,7 @@ class Reductions:
                 combined = [loop for loop in rest if loop.range not in c.ranges]
                 if c.monoid is None:
                     for _ in self.values.each_copy(rest):
-                        self.values.keep(c, self.values.vector(c.value))
+                        self.values.write_stage(c, self.values.vector(c.value))
                 elif combined and (not of_result or any(o.kind is Kind.VECTOR for o in combined)):
                     for _ in self.values.each_copy(of_result):
                         self._update_tree(c, c.monoid, combined, registers)
@@ -245,8 +245,8 @@ class Reductions:
     def _finish(self, nest: Nest, hold: int, registers: _Registers, *, partial: bool) -> None:
         """Take the accumulators out of their registers after the loops.
 
-        They are kept, in registers or in scratch memory. A partial result is combined with the
-        value in scratch memory.
+        They become stages, in registers or in scratch memory. A partial result is combined with
+        the value in scratch memory.
         """
         for c in nest.computes:
             if c.monoid is None:
@@ -261,7 +261,7 @@ class Reductions:
                     if partial:
                         before = self.out.widen(self.values.read_own(c), value.lanes)
                         value = self.out.alu(c.monoid.op, before, value)
-                    self.values.keep(c, value)
+                    self.values.write_stage(c, value)
 
     def _across(self, nest: Nest, monoid: Monoid, value: UOp) -> UOp:
         """The combination of several threads' values, in all of these threads."""
@@ -311,7 +311,7 @@ class Reductions:
         from now on.
         """
         before = self.out.get(register)
-        self.values.keep(self.values.kernel.computes[c.carried], before)
+        self.values.write_stage(self.values.kernel.computes[c.carried], before)
         if c.initial is None:
             return before
         return self.out.widen(self.values.vector(c.initial), register.lanes)
@@ -349,7 +349,7 @@ class Reductions:
         of_result = [loop for loop in inner if loop.range in c.ranges]
         with self.values.along(self.values.lane_of(of_result)):
             for _ in self.values.each_copy(of_result):
-                self.values.keep(c, self.out.get(self._carried[self.values.key(c)]))
+                self.values.write_stage(c, self.out.get(self._carried[self.values.key(c)]))
 
     # -- products of matrices ----------------------------------------------------------------------
 

@@ -1,7 +1,7 @@
 """The value of an expression at the current point of a program: `Expr -> UOp`.
 
 `Values` knows this point: the copy of each unrolled loop, the loop whose iterations are the lanes,
-and the open loops. Kept values are registers if all their axes are lanes or copies, and scratch
+and the open loops. Stages are registers if all their axes are lanes or copies, and scratch
 memory otherwise.
 """
 
@@ -127,7 +127,7 @@ class Values:
             del self.copies[loop.range]
 
     def key(self, c: Compute) -> Copy:
-        """The key of a kept value's current copy."""
+        """The key of a stage's current copy."""
         at = (int(self.copies[r].arg) if r in self.copies else _LANE for r in c.ranges)
         return c.name, tuple(at)
 
@@ -391,19 +391,19 @@ class Values:
             out = self.out.alu(ExprOp.AND, out, self.value(condition))
         return out
 
-    # -- kept values -------------------------------------------------------------------------------
+    # -- stages ------------------------------------------------------------------------------------
 
     def _read(self, node: Expr) -> UOp:
         if node.arg in self._in_registers:
             key = node.arg, tuple(int(i.arg) if i.is_const else _LANE for i in node.src)
             for scope in reversed(self.out.scopes):
-                if key in scope.kept:
-                    return scope.kept[key]
+                if key in scope.stages:
+                    return scope.stages[key]
             raise AssertionError(f"{node} is read before it is computed")
         return self._read_memory(node)
 
     def is_in_registers(self, operand: Expr) -> bool:
-        """True if an operand is a kept value that is in registers."""
+        """True if an operand is a stage that is in registers."""
         return operand.op is ExprOp.READ and operand.arg in self._in_registers
 
     def read_own(self, c: Compute) -> UOp:
@@ -472,9 +472,9 @@ class Values:
         self.out.inside(UOp(UOps.COPY, None, lanes, src, multiple))
 
     def write(self, c: Compute, value: UOp) -> None:
-        """Store a value of this iteration, or keep it."""
+        """Store a value of this iteration, to a buffer or as a stage."""
         if c.store is None:
-            self.keep(c, value)
+            self.write_stage(c, value)
             return
         valid = self.current(c.store.valid)
         if valid is not FALSE:
@@ -509,10 +509,10 @@ class Values:
         multiple = self._multiple(index, at, lanes)
         self.out.emit(UOp(UOps.STORE, src=src, arg=multiple if hint is None else hint))
 
-    def keep(self, c: Compute, value: UOp) -> None:
-        """Keep a value of this iteration under its name, in a register or in scratch memory."""
+    def write_stage(self, c: Compute, value: UOp) -> None:
+        """Store a value of this iteration as a stage, in a register or in scratch memory."""
         if c.name in self._in_registers:
-            self.out.scopes[-1].kept[self.key(c)] = value
+            self.out.scopes[-1].stages[self.key(c)] = value
             return
         index = self._scratch_index(c)
         valid = TRUE
@@ -525,7 +525,7 @@ class Values:
         return self.threads.place(c, [self.current(r) for r in c.ranges], self.ring_slot)
 
     def local(self, c: Compute) -> UOp:
-        """The pointer to a kept value's memory."""
+        """The pointer to a stage's memory."""
         arg = self.kernel.memory[c.name]
         found = self._locals.get(arg[0])
         if found is None:
@@ -537,13 +537,11 @@ class Values:
         return found
 
     def forget(self, c: Compute) -> None:
-        """Note that a kept value is computed anew: it changes where it is stored."""
+        """Note that a stage is computed anew: it changes where it is stored."""
         self._filled.pop(c.name, None)
 
     def filled(self, c: Compute) -> None:
-        """Note that a kept value is complete: from here on only the loops that are open now change
-        it.
-        """
+        """Note that a stage is complete: from here on only the loops open now change it."""
         self._filled[c.name] = self.out.innermost
 
 

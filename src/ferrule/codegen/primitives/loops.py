@@ -177,7 +177,7 @@ def _peel(loop: Loop) -> Expr:
     return TRUE if loop.peel is None else loop.peel
 
 
-_Axes = Mapping[str, tuple[Expr, ...]]  # of kept values, by name
+_Axes = Mapping[str, tuple[Expr, ...]]  # of stages, by name
 
 
 @dataclass(frozen=True)
@@ -225,13 +225,13 @@ def _retarget(
 ) -> Expr:
     """An expression with `r` replaced by `position`.
 
-    Loads that vary with it stay in bounds, by a mask or by a clamp. So do reads of kept values,
+    Loads that vary with it stay in bounds, by a mask or by a clamp. So do reads of stages,
     unless their `axes` are padded as much.
     """
     if r not in e.ranges:
         return e
     inside = {r: minimum(position, r.size - 1)}
-    kept = {r: alu(ExprOp.WHERE, condition, position, r.size - 1)}
+    clamped = {r: alu(ExprOp.WHERE, condition, position, r.size - 1)}
     done: dict[Expr, Expr] = {r: position}
     for node in varying([e], frozenset((r,))):
         if node in done:
@@ -249,7 +249,7 @@ def _retarget(
             moved = substitute(node.src, {r: position})
             sizes = [axis.size for axis in axes[node.arg]]
             inside_all = all(map(_is_inside, moved, sizes))
-            moved = moved if inside_all else substitute(node.src, kept)
+            moved = moved if inside_all else substitute(node.src, clamped)
             done[node] = Expr(ExprOp.READ, node.dtype, tuple(moved), node.arg)
             continue
         src = tuple([done.get(s, s) for s in node.src])
@@ -292,10 +292,10 @@ def fuse(kernel: Kernel, nest_name: str, name: str) -> Kernel:
     _refuse_padded(kernel, nest, b, f"fuse({name})")
     for r in (a, b):
         refuse_carried(kernel, r, f"fuse({name})")
-    kept = [c for c in nest.computes if a in c.ranges or b in c.ranges]
-    if any(not _follows(c.ranges, a, b) for c in kept):
+    stages = [c for c in nest.computes if a in c.ranges or b in c.ranges]
+    if any(not _follows(c.ranges, a, b) for c in stages):
         raise ScheduleError(
-            f"fuse({name}) in kernel {kernel.name}: {a} and {b} are axes of a kept value, "
+            f"fuse({name}) in kernel {kernel.name}: {a} and {b} are axes of a stage, "
             "but not neighbours"
         )
     if any(child.at == (nest_name, depth + 1) for child in kernel.nests):
@@ -310,7 +310,7 @@ def fuse(kernel: Kernel, nest_name: str, name: str) -> Kernel:
     kernel = map_all(kernel, {a: both_ranges // b.size, b: both_ranges % b.size})
     nest = nest_of(kernel, nest_name)
     loops = (*nest.loops[:depth], Loop(both_ranges), *nest.loops[depth + 2 :])
-    axis = {n: c.ranges.index(a) for c in kept for n in c.names}
+    axis = {n: c.ranges.index(a) for c in stages for n in c.names}
     computes = tuple(
         replace(c, ranges=(*c.ranges[: axis[c.name]], both_ranges, *c.ranges[axis[c.name] + 2 :]))
         if c.name in axis
@@ -334,7 +334,7 @@ def _fuse_read(e: Expr, axis: int, size: Expr) -> Expr:
 def reorder(kernel: Kernel, nest_name: str, names: Sequence[str]) -> Kernel:
     """Put the loops of a nest into another order.
 
-    A nest that hangs in it moves out to where all its ranges are still open. Exact for kept ranges.
+    A nest that hangs in it moves out to where all its ranges are still open. Exact for result axes.
     Re-associates if combined ranges change their order among themselves.
     """
     nest = nest_of(kernel, nest_name)
@@ -451,7 +451,7 @@ def skip(kernel: Kernel, nest_name: str, name: str) -> Kernel:
 def _conditions_of(kernel: Kernel, nest: Nest, depth: int) -> list[Expr]:
     """The conditions of a nest's store in a loop that do not change inside of the loop.
 
-    Empty if they read kept values, or buffers that the kernel stores to.
+    Empty if they read stages, or buffers that the kernel stores to.
     """
     stores = [c.store for c in nest.computes]
     if len(stores) != 1 or stores[0] is None or nest.computes[0].monoid is not None:
@@ -487,7 +487,7 @@ def segment(kernel: Kernel, nest_name: str, name: str) -> Kernel:
     if not found or not runs:
         raise ScheduleError(
             f"segment({name}) in kernel {kernel.name}: no condition of {nest_name} changes a few "
-            "times along it, or it is no loop that runs, or values are kept along it"
+            "times along it, or it is no loop that runs, or it is an axis of the nest's results"
         )
     loops = (
         *nest.loops[:depth],

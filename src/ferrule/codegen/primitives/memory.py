@@ -202,7 +202,7 @@ def reuse(kernel: Kernel, nest_name: str, slot: int, name: str, number: int = 0)
 
 
 def overwrite(kernel: Kernel, name: str, old: str) -> Kernel:
-    """Let a kept value take the memory of another one.
+    """Let a stage take the memory of another one.
 
     Its nest reads the other value only at the same place, and no nest reads it afterwards. Exact.
     """
@@ -217,7 +217,7 @@ def overwrite(kernel: Kernel, name: str, old: str) -> Kernel:
 
 
 def pad(kernel: Kernel, nest_name: str, name: str, extra: int) -> Kernel:
-    """Make each step along an axis of a nest's kept value `extra` places longer in scratch memory.
+    """Make each step along an axis of a nest's stage `extra` places longer in scratch memory.
 
     Elements that are one step apart are then in other banks. Exact.
 
@@ -231,16 +231,16 @@ def pad(kernel: Kernel, nest_name: str, name: str, extra: int) -> Kernel:
     """
     nest = nest_of(kernel, nest_name)
     r = nest.loops[depth_of(kernel, nest, name)].range
-    kept = [c for c in nest.computes if r in c.ranges]
+    stages = [c for c in nest.computes if r in c.ranges]
     overwrites = any(c.overwrites is not None for c in kernel.computes.values())
-    if extra < 0 or not kept or overwrites or any(c.swizzle for c in kept):
+    if extra < 0 or not stages or overwrites or any(c.swizzle for c in stages):
         raise ScheduleError(
-            f"pad({name}, {extra}) in kernel {kernel.name}: it is no axis of what {nest_name} "
-            "keeps, or that is swizzled, or values overwrite one another, or the step is "
+            f"pad({name}, {extra}) in kernel {kernel.name}: it is no axis of a stage of "
+            f"{nest_name}, or that is swizzled, or stages overwrite one another, or the step is "
             "shorter"
         )
     computes = tuple(
-        replace(c, padding=(*c.padding, (r, extra))) if c in kept else c for c in nest.computes
+        replace(c, padding=(*c.padding, (r, extra))) if c in stages else c for c in nest.computes
     )
     return kernel.with_nest(replace(nest, computes=computes))
 
@@ -279,25 +279,25 @@ def swizzle(kernel: Kernel, nest_name: str, name: str, pieces: int = 1) -> Kerne
     >>> i, j = range_("i", 8), range_("j", 32)
     >>> copy = Compute("a", load(1, dtypes.float32, i * 32 + j), (i, j))
     >>> kernel = Kernel("rows", (Nest("a", (copy,), (Loop(i), Loop(j))),), (dtypes.float32,) * 2)
-    >>> kept = swizzle(kernel, "a", "i").computes["a"]
-    >>> [[kept.place((const(i), const(j))).arg for j in (0, 4, 28)] for i in (0, 1, 7)]
+    >>> copy = swizzle(kernel, "a", "i").computes["a"]
+    >>> [[copy.place((const(i), const(j))).arg for j in (0, 4, 28)] for i in (0, 1, 7)]
     [[0, 4, 28], [36, 32, 56], [252, 248, 224]]
     """
     nest = nest_of(kernel, nest_name)
     r = nest.loops[depth_of(kernel, nest, name)].range
-    kept = [c for c in nest.computes if r in c.ranges]
-    steps = [c.strides(c.ranges)[c.ranges.index(r)] * c.value.dtype.itemsize for c in kept]
+    stages = [c for c in nest.computes if r in c.ranges]
+    steps = [c.strides(c.ranges)[c.ranges.index(r)] * c.value.dtype.itemsize for c in stages]
     whole = pieces >= 1 and all(
         n % MAX_ACCESS_BYTES == 0 and max(n, BANK_LINE_BYTES) % min(n, BANK_LINE_BYTES) == 0
         for n in steps
     )
-    if not (kept and whole) or any(c.padding or c.overwrites is not None for c in kept):
+    if not (stages and whole) or any(c.padding or c.overwrites is not None for c in stages):
         raise ScheduleError(
-            f"swizzle({name}) in kernel {kernel.name}: it is no axis of what {nest_name} keeps, "
+            f"swizzle({name}) in kernel {kernel.name}: it is no axis of a stage of {nest_name}, "
             f"or that is padded or overwrites another, or steps of {steps} bytes are no pieces of "
             f"{MAX_ACCESS_BYTES} that fill lines of {BANK_LINE_BYTES}"
         )
-    swizzle_of = {c.name: n // c.value.dtype.itemsize for c, n in zip(kept, steps, strict=True)}
+    swizzle_of = {c.name: n // c.value.dtype.itemsize for c, n in zip(stages, steps, strict=True)}
     computes = [
         replace(c, swizzle=swizzle_of[c.name], pieces=pieces) if c.name in swizzle_of else c
         for c in nest.computes
@@ -329,7 +329,7 @@ def pipeline(kernel: Kernel, nest_name: str, depth: int) -> Kernel:
 
 
 def axes(kernel: Kernel, name: str, order: Sequence[str]) -> Kernel:
-    """Put the axes of a kept value into another order in scratch memory. Exact.
+    """Put the axes of a stage into another order in scratch memory. Exact.
 
     >>> from ferrule.ir.dtype import dtypes
     >>> from ferrule.ir.expr import load

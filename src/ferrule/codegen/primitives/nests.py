@@ -309,7 +309,7 @@ def _combined(monoid: Monoid, total: Expr, term: Expr) -> Expr:
 def merge(kernel: Kernel, first_name: str, second_name: str) -> Kernel:
     """Make two nests at one place with loops of equal sizes one pass.
 
-    Neither needs the other's result; or the second needs the first one's kept value for the same
+    Neither needs the other's result; or the second reads the first one's stage at the same
     point only, and uses it as it is computed. Exact.
     """
     first = nest_of(kernel, first_name)
@@ -320,8 +320,8 @@ def merge(kernel: Kernel, first_name: str, second_name: str) -> Kernel:
             "differ, or one needs the other"
         )
     mapping = {b.range: a.range for a, b in zip(first.loops, second.loops, strict=True)}
-    kept = {c.name: c.value for c in first.computes}
-    mapping |= {e: kept[e.arg] for e in second.reads if e.arg in kept}
+    values = {c.name: c.value for c in first.computes}
+    mapping |= {e: values[e.arg] for e in second.reads if e.arg in values}
     family = descendants(kernel, second_name)
     found = [mapped(n, mapping) if n.name in family else n for n in kernel.nests]
     moved = next(n for n in found if n.name == second_name)
@@ -355,24 +355,24 @@ def _have_same_loops(first: Nest, second: Nest) -> bool:
     return first.at == second.at and sizes[0] == sizes[1]
 
 
-def takes_from(kernel: Kernel, reader: Nest, keeper: Nest) -> bool:
-    """True if a nest needs only values that the nest before it keeps for the same point of equal
+def takes_from(kernel: Kernel, reader: Nest, producer: Nest) -> bool:
+    """True if a nest needs only stages of the nest before it, at the same point of equal
     loops.
 
     Both can then be one pass.
     """
-    if keeper.at is None or not _have_same_loops(keeper, reader):
+    if producer.at is None or not _have_same_loops(producer, reader):
         return False
     order = [n.name for n in kernel.nests]
-    hung = any(n.at is not None and n.at[0] in (keeper.name, reader.name) for n in kernel.nests)
-    plain = all(loop == Loop(loop.range) for loop in (*keeper.loops, *reader.loops))
-    if hung or not plain or order.index(reader.name) != order.index(keeper.name) + 1:
+    hung = any(n.at is not None and n.at[0] in (producer.name, reader.name) for n in kernel.nests)
+    plain = all(loop == Loop(loop.range) for loop in (*producer.loops, *reader.loops))
+    if hung or not plain or order.index(reader.name) != order.index(producer.name) + 1:
         return False
     point = tuple(loop.range for loop in reader.loops)
-    kept = {c.name for c in keeper.computes if c.monoid is None and c.store is None}
-    same = [c.ranges == tuple(loop.range for loop in keeper.loops) for c in keeper.computes]
-    reads = [e for e in reader.reads if e.arg in {c.name for c in keeper.computes}]
-    return bool(reads) and all(same) and all(e.arg in kept and e.src == point for e in reads)
+    stages = {c.name for c in producer.computes if c.monoid is None and c.store is None}
+    same = [c.ranges == tuple(loop.range for loop in producer.loops) for c in producer.computes]
+    reads = [e for e in reader.reads if e.arg in {c.name for c in producer.computes}]
+    return bool(reads) and all(same) and all(e.arg in stages and e.src == point for e in reads)
 
 
 def accumulate(kernel: Kernel, nest_name: str, name: str) -> Kernel:
@@ -439,19 +439,19 @@ def _added(c: Compute, r: Expr) -> tuple[Expr, Expr] | None:
     return old.src[1], term
 
 
-def keep(kernel: Kernel, reduce_name: str, consumer_name: str) -> Kernel:
-    """Keep a row of values of a reduce for a consumer that would compute them again at the same
-    place.
+def stage_row(kernel: Kernel, reduce_name: str, consumer_name: str) -> Kernel:
+    """Make a row of values of a reduce a stage, for a consumer that would compute them again at the
+    same place.
 
-    Both have one loop left at the place where the reduce hangs, of one size. The kept value is the
-    largest costly one that both share. Exact.
+    Both have one loop left at the place where the reduce hangs, of one size. The stage is the
+    largest costly value that both share. Exact.
     """
     nest = nest_of(kernel, reduce_name)
     consumer = nest_of(kernel, consumer_name)
     shared = shared_row(kernel, nest, consumer)
     if shared is None:
         raise ScheduleError(
-            f"keep({reduce_name}, {consumer_name}) in kernel {kernel.name}: they share no "
+            f"stage_row({reduce_name}, {consumer_name}) in kernel {kernel.name}: they share no "
             "costly value"
         )
     mine, theirs = shared

@@ -94,8 +94,8 @@ def fuse_reduces(kernel: Kernel, nest_name: str) -> Kernel:
 
     `for a: x[a] = …; for b: m max= x[b]; for c: s sum= exp2(x[c] - m) * y[c]` -> `for c: x = …; m
     max= x carried by c; s sum= exp2(x - m) * y[c] carried by c from s.carried * exp2(m.carried -
-    m)`. Their first loops have one size. Kept values have that loop as an axis, and are read at the
-    same iteration only. Re-associates.
+    m)`. Their first loops have one size. Stages have that loop as an axis, and are read at the same
+    iteration only. Re-associates.
 
     >>> from ferrule.codegen.kernel import MONOIDS, Loop, Store, show
     >>> from ferrule.ir.expr import load, range_
@@ -147,12 +147,12 @@ class _ReduceFusion:
         self.along = self.last.loops[0].range
         self.here = const(0) if self.along.size is const(1) else self.along
         self.parts: dict[str, Parts] = {}
-        """By name, of kept values and reduces: the parts, with the operations that readers have to
+        """By name, of stages and reduces: the parts, with the operations that readers have to
         do.
         """
         self.largest: set[str] = set()
         """The names of the running maxima."""
-        self.kept: frozenset[Expr] = frozenset()
+        self.result_axes: frozenset[Expr] = frozenset()
         """The axes of the present compute."""
         for nest in (*self.steps, self.last):
             first = nest.loops[:1]
@@ -164,8 +164,8 @@ class _ReduceFusion:
         self._join()
         for nest in (*self.steps, self.last):
             self.kernel = self.kernel.with_nest(self._fused(self.kernel.by_name[nest.name]))
-        self._narrow_what_is_kept()
-        self._mask_what_is_kept()
+        self._narrow_stage()
+        self._mask_stage()
         return self._read_in_the_end()
 
     # -- one loop ----------------------------------------------------------------------------------
@@ -174,7 +174,7 @@ class _ReduceFusion:
         """Let the steps hang in the first loop of the sum, which replaces theirs."""
         mapping = {nest.loops[0].range: self.here for nest in (*self.steps, self.last)}
         names = {nest.name for nest in self.steps}
-        kept = {c.name for nest in self.steps for c in nest.computes if c.monoid is None}
+        stages = {c.name for nest in self.steps for c in nest.computes if c.monoid is None}
         nests = []
         for nest in self.kernel.nests:
             if nest.name in names:
@@ -184,21 +184,21 @@ class _ReduceFusion:
                     raise _NotKnownError(f"{nest.name} is computed outside of the loop")
                 nest = replace(nest, at=(nest.at[0], nest.at[1] - 1))
             nests.append(mapped(nest, mapping))
-        axis = {name: self._axis(self.kernel.computes[name]) for name in kept}
+        axis = {name: self._axis(self.kernel.computes[name]) for name in stages}
         nests = [self._without_axis(nest, axis) for nest in nests]
         self.kernel = replace(self.kernel, nests=tuple(nests))
 
     def _axis(self, c: Compute) -> int:
         first = self.kernel.owner[c.name].loops[0].range
         if first not in c.ranges:
-            raise _NotKnownError(f"{c.name} is not kept along the loop")
+            raise _NotKnownError(f"the loop is no axis of {c.name}")
         return c.ranges.index(first)
 
     def _without_axis(self, nest: Nest, axis: dict[str, int]) -> Nest:
-        """A nest that keeps and reads the part of one iteration."""
+        """A nest that computes and reads the part of one iteration."""
         found = {e: e.arg for e in nest.reads if e.arg in axis}
         if any(e.src[axis[n]] is not self.here for e, n in found.items()):
-            raise _NotKnownError(f"{nest.name} reads what another iteration keeps")
+            raise _NotKnownError(f"{nest.name} reads what another iteration computes")
         nest = mapped(nest, {e: _read(e, _without(e.src, axis[n])) for e, n in found.items()})
         computes = tuple(
             replace(c, ranges=_without(c.ranges, axis[c.name])) if c.name in axis else c
@@ -213,7 +213,7 @@ class _ReduceFusion:
         if len(nest.computes) != 1 or nest.computes[0].store is not None:
             raise _NotKnownError(f"{nest.name} does more than one thing")
         (c,) = nest.computes
-        self.kept = frozenset(c.ranges)
+        self.result_axes = frozenset(c.ranges)
         parts = self._parts(c.value)
         if c.monoid is None:
             self.parts[c.name] = parts
@@ -367,12 +367,12 @@ class _ReduceFusion:
     def _is_tail(self, condition: Expr) -> bool:
         """True if a condition only leaves out the end of the loop: never all terms of a sum."""
         first = {r: const(0) for r in condition.ranges}
-        return condition.substitute(first) is TRUE and self.kept.isdisjoint(condition.ranges)
+        return condition.substitute(first) is TRUE and self.result_axes.isdisjoint(condition.ranges)
 
     # -- stored values -----------------------------------------------------------------------------
 
     def _operand(self) -> tuple[Compute, Expr] | None:
-        """The value that is kept for the sum alone, and the read of it; None if there is none."""
+        """The stage that the sum alone reads, and the read of it; None if there is none."""
         (c,) = self.kernel.by_name[self.last.name].computes
         found = [e for e in reads([c.value]) if e.arg in self.parts]
         if len(found) != 1 or self._is_known_in_the_end(found[0].arg):
@@ -381,34 +381,34 @@ class _ReduceFusion:
         readers = [n for n in self.kernel.nests if any(r.arg == e.arg for r in n.reads)]
         return (self.kernel.computes[e.arg], e) if len(readers) == 1 else None
 
-    def _mask_what_is_kept(self) -> None:
-        """Keep 0 instead of masking a product, where the end of a loop is left out."""
+    def _mask_stage(self) -> None:
+        """Store 0 instead of masking a product, where the end of a loop is left out."""
         last = self.kernel.by_name[self.last.name]
         (c,) = last.computes
         found = self._operand()
         if found is None or c.value.op is not ExprOp.WHERE or c.value.src[1].op is not ExprOp.MUL:
             return
         condition, product, _ = c.value.src
-        kept, read = found
+        stage, read = found
         other = [s for s in product.src if uncast(s) is not read]
         masked = len(other) == 1 and set(conjuncts(condition)) <= _conditions(other[0])
-        back = {i: r for i, r in zip(read.src, kept.ranges, strict=True) if i.op is ExprOp.RANGE}
+        back = {i: r for i, r in zip(read.src, stage.ranges, strict=True) if i.op is ExprOp.RANGE}
         if not masked or not condition.ranges <= {*back, self.along}:
             return
-        value = select(condition.substitute(back), kept.value, const(0, kept.value.dtype))
-        self._replace(kept.name, value)
+        value = select(condition.substitute(back), stage.value, const(0, stage.value.dtype))
+        self._replace(stage.name, value)
         self._replace(c.name, product)
 
-    def _narrow_what_is_kept(self) -> None:
-        """Keep a narrow float instead of its cast to a wider one."""
+    def _narrow_stage(self) -> None:
+        """Store a narrow float instead of its cast to a wider one."""
         found = self._operand()
         if found is None or found[0].value.op is not ExprOp.CAST:
             return
-        kept, read = found
-        (narrow,) = kept.value.src
-        if narrow.dtype.itemsize >= kept.value.dtype.itemsize:
+        stage, read = found
+        (narrow,) = stage.value.src
+        if narrow.dtype.itemsize >= stage.value.dtype.itemsize:
             return
-        self._replace(kept.name, narrow)
+        self._replace(stage.name, narrow)
         (c,) = self.kernel.by_name[self.last.name].computes
         wide = cast(Expr(ExprOp.READ, narrow.dtype, read.src, read.arg), read.dtype)
         self._replace(c.name, c.value.substitute({read: wide}))

@@ -1,4 +1,4 @@
-"""Schedules of reduces along rows or columns: lanes where memory is contiguous, rows kept if they
+"""Schedules of reduces along rows or columns: lanes where memory is contiguous, rows staged if they
 are costly.
 """
 
@@ -61,7 +61,7 @@ def schedule_rows(plan: Plan, name: str, below: Sequence[str]) -> None:
         for n in apart:
             _reduce_lanes(plan, n)
     else:
-        _keep_rows(plan, name, below)
+        _stage_rows(plan, name, below)
         for n in below:
             _reduce_lanes(plan, n)
         _vectorize_last(plan, name, below)
@@ -232,7 +232,7 @@ def _move_out(plan: Plan, name: str, n: str, lane_loops: Sequence[Expr]) -> None
     plan.do("compute_at", n, depth)
 
 
-def _keep_rows(plan: Plan, name: str, below: Sequence[str]) -> None:
+def _stage_rows(plan: Plan, name: str, below: Sequence[str]) -> None:
     """Store a costly row that a reduce computes, instead of computing it again in the root nest."""
     nest = plan.nest(name)
     for n in reversed(below):
@@ -242,7 +242,7 @@ def _keep_rows(plan: Plan, name: str, below: Sequence[str]) -> None:
             continue
         size = producer.loops[-1].range.size.max
         if size * shared[0].dtype.itemsize <= plan.target.l2_bytes // 4:
-            plan.do("keep", n, name)
+            plan.do("stage_row", n, name)
             return
 
 

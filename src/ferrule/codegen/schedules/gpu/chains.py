@@ -246,7 +246,7 @@ def _room(target: Target, work: ChainWork, tile: ChainTile) -> int:
 @final
 @dataclass(frozen=True)
 class Chain:
-    """A root nest with kept blocks at one place, and the reduce over the last of them.
+    """A root nest with stages at one place, and the reduce over the last of them.
 
     That reduce is a contraction if results have columns.
     """
@@ -315,7 +315,7 @@ def _count(ranges: Sequence[Expr]) -> int:
 
 
 def can_fuse_reduces(kernel: Kernel) -> bool:
-    """True if a kernel with kept blocks is a chain that can be fused into one loop over tiles."""
+    """True if a kernel with stages is a chain that can be fused into one loop over tiles."""
     root = kernel.roots[-1]
     chain = Chain.of(kernel, root.name) if len(kernel.roots) == 1 else None
     if chain is None:
@@ -333,7 +333,7 @@ def can_fuse_reduces(kernel: Kernel) -> bool:
 
 
 def schedule_grid_chain(plan: Plan, name: str) -> bool:
-    """Tile a root nest with kept blocks for thread blocks; False if it is no such chain."""
+    """Tile a root nest with stages for thread blocks; False if it is no such chain."""
     chain = Chain.of(plan.kernel, name)
     if chain is None or len(plan.kernel.roots) > 1:  # it takes all of the shared memory
         return False
@@ -380,14 +380,14 @@ def _adds_matrices(kernel: Kernel, last: Compute, by: MatrixIntrinsic) -> bool:
     Its weights are rounded to the dtype of the loads; or, if the instruction rounds, they are as
     they are.
     """
-    kept = next((e for e in reads([last.value]) if e.src), None)
+    staged = next((e for e in reads([last.value]) if e.src), None)
     found = loads(last.value)
-    if kept is None or len(found) != 1 or last.value.op is not ExprOp.MUL:
+    if staged is None or len(found) != 1 or last.value.op is not ExprOp.MUL:
         return False
     wide, source = last.value.dtype is by.result_dtype, found[0].dtype
     if by.rounds:
-        return wide and set(last.value.src) == {kept, found[0]} and source in by.sources
-    weights = kernel.computes[kept.arg].value
+        return wide and set(last.value.src) == {staged, found[0]} and source in by.sources
+    weights = kernel.computes[staged.arg].value
     sources = {e.src[0].dtype for e in (weights, *last.value.src) if e.op is ExprOp.CAST}
     return wide and weights.op is ExprOp.CAST and sources == {source} and source in by.sources
 
@@ -548,12 +548,12 @@ class _ChainTiling:
         name = next(
             e.arg for e in reads([c.value]) if plan.kernel.owner[e.arg].name in self.chain.steps
         )
-        nest, kept = plan.kernel.owner[name].name, plan.kernel.computes[name]
+        nest, stage = plan.kernel.owner[name].name, plan.kernel.computes[name]
         origin = plan.kernel.origin
-        rows = [r for r in kept.ranges if origin(r) is origin(row)]
-        terms = [r for r in kept.ranges if r not in rows]
+        rows = [r for r in stage.ranges if origin(r) is origin(row)]
+        terms = [r for r in stage.ranges if r not in rows]
         plan.do("axes", name, (*rows, *terms))
-        plan.do("pad", nest, rows[-1], MAX_ACCESS_BYTES // kept.value.dtype.itemsize)
+        plan.do("pad", nest, rows[-1], MAX_ACCESS_BYTES // stage.value.dtype.itemsize)
 
     def _finish(self, fills: Sequence[str]) -> None:
         plan, last = self.plan, self.chain.last

@@ -70,7 +70,7 @@ def _schedule_reduces(plan: Plan, name: str) -> None:
 
 
 def _adds_up(nest: Nest) -> bool:
-    """True if a nest stores from inside another, as a sum over kept blocks does."""
+    """True if a nest stores from inside another, as a sum over a stage does."""
     return nest.at is not None and any(c.store is not None for c in nest.computes)
 
 
