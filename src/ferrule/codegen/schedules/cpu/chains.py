@@ -29,12 +29,12 @@ CHUNKS_PER_THREAD = 4
 """Chunks for each thread, at least, if rows are long enough."""
 
 
-def has_blocks(plan: Plan, name: str) -> bool:
+def has_stages(plan: Plan, name: str) -> bool:
     """True if stages hang in a root nest."""
-    return any(_is_block(plan, n) for n in plan.below(name))
+    return any(_is_stage(plan, n) for n in plan.below(name))
 
 
-def _is_block(plan: Plan, name: str) -> bool:
+def _is_stage(plan: Plan, name: str) -> bool:
     return any(c.monoid is None and c.store is None for c in plan.nest(name).computes)
 
 

@@ -13,7 +13,7 @@ from math import prod
 from ferrule.codegen.kernel import MAX_ACCESS_BYTES, Kind, Nest, stores_to_one_place
 from ferrule.codegen.plan import Plan, loads, step_of
 from ferrule.codegen.primitives.editing import ScheduleError, is_ordered
-from ferrule.codegen.schedules.cpu.chains import has_blocks
+from ferrule.codegen.schedules.cpu.chains import has_stages
 from ferrule.codegen.schedules.cpu.rows import column_axis, merge_siblings
 from ferrule.codegen.schedules.gpu.chains import schedule_grid_chain
 from ferrule.codegen.schedules.gpu.rows import (
@@ -48,7 +48,7 @@ def schedule_grid(plan: Plan) -> None:
     for name in [nest.name for nest in plan.kernel.roots]:
         if not plan.below(name):
             schedule_stream(plan, name)
-        elif has_blocks(plan, name):
+        elif has_stages(plan, name):
             plan.attempt(schedule_grid_chain, name)
         elif not plan.attempt(schedule_grid_tile, name):
             reduces.append(name)
