@@ -525,7 +525,7 @@ def test_attention_is_one_kernel_without_its_scores_in_memory() -> None:
 
 
 @pytest.mark.usefixtures("accelerator")
-def test_a_chain_that_no_block_of_threads_can_go_along_keeps_nothing() -> None:
+def test_a_chain_that_no_block_of_threads_can_go_along_has_no_stages() -> None:
     generator = np.random.default_rng(0)
     arrays = [generator.standard_normal((2, 64, 32)).astype(np.float32) for _ in range(3)]
     query, key, value = (Tensor(x, device="CL").realize() for x in arrays)
