@@ -135,8 +135,8 @@ def candidates(shape: str, target: Target) -> list[Kernel]:
         contraction = tiles._contraction(plan, name)
         work = tiles._work(plan, *contraction)
         all_tiles, together = [], []
-        for by, stages in cost._kinds(target, work):
-            found, table = cost._candidates(target, work.itemsize, by, work.period, stages)
+        for by, depths in cost._kinds(target, work):
+            found, table = cost._candidates(target, work.itemsize, by, work.period, depths)
             fits = cost._fits(target, work, table)
             fitting = [t for t, fit in zip(found, fits, strict=True) if fit]
             (together if by is not work.matrices else all_tiles).extend(fitting)

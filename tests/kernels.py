@@ -162,16 +162,16 @@ def dot_products(a: LazyOp, b: LazyOp) -> LazyOp:
     return total(mul(left, right), 0, 3).reshape((rows, columns))
 
 
-def keep(x: LazyOp, *axes: int) -> LazyOp:
-    return LazyOp(BufferOps.KEEP, (x,), axes)
+def stage(x: LazyOp, *axes: int) -> LazyOp:
+    return LazyOp(BufferOps.STAGE, (x,), axes)
 
 
 def attention(q: LazyOp, k: LazyOp, v: LazyOp) -> LazyOp:
-    """Scores, powers and weights are kept in blocks of rows."""
-    scores = keep(matmul(q, k.permute((1, 0))), 1)
-    powers = keep(exp(sub(scores, reduce(ReduceOps.MAX, scores, 1).expand(scores.shape))), 1)
+    """Scores, powers and weights are stages, in blocks of rows."""
+    scores = stage(matmul(q, k.permute((1, 0))), 1)
+    powers = stage(exp(sub(scores, reduce(ReduceOps.MAX, scores, 1).expand(scores.shape))), 1)
     inverse = LazyOp(UnaryOps.RECIP, (total(powers, 1),))
-    return matmul(keep(mul(powers, inverse.expand(powers.shape)), 1), v)
+    return matmul(stage(mul(powers, inverse.expand(powers.shape)), 1), v)
 
 
 def causal_attention(q: LazyOp, k: LazyOp, v: LazyOp) -> LazyOp:
@@ -181,11 +181,11 @@ def causal_attention(q: LazyOp, k: LazyOp, v: LazyOp) -> LazyOp:
     seen = ones.window(0, columns).stride((1, -1))
     scores = matmul(q, k.permute((1, 0)))
     low = constant(-1e30, scores.shape)
-    scores = keep(LazyOp(TernaryOps.WHERE, (seen, scores, low)), 1)
-    powers = keep(exp(sub(scores, reduce(ReduceOps.MAX, scores, 1).expand(scores.shape))), 1)
+    scores = stage(LazyOp(TernaryOps.WHERE, (seen, scores, low)), 1)
+    powers = stage(exp(sub(scores, reduce(ReduceOps.MAX, scores, 1).expand(scores.shape))), 1)
     inverse = LazyOp(UnaryOps.RECIP, (total(powers, 1),)).expand(powers.shape)
     nothing = constant(0, scores.shape)
-    return matmul(keep(LazyOp(TernaryOps.WHERE, (seen, mul(powers, inverse), nothing)), 1), v)
+    return matmul(stage(LazyOp(TernaryOps.WHERE, (seen, mul(powers, inverse), nothing)), 1), v)
 
 
 def narrow_attention(dtype: DType, rows: int, terms: int, depth: int, columns: int) -> LazyOp:
@@ -193,18 +193,18 @@ def narrow_attention(dtype: DType, rows: int, terms: int, depth: int, columns: i
     shapes = ((rows, depth), (terms, depth), (terms, columns))
     q, k, v = (widened(load(i, *s, dtype=dtype)) for i, s in enumerate(shapes, 1))
     product = matmul(q, k.permute((1, 0)))
-    scores = keep(widened(LazyOp(UnaryOps.CAST, (product,), dtype)), 1)
-    powers = keep(exp(sub(scores, reduce(ReduceOps.MAX, scores, 1).expand(scores.shape))), 1)
+    scores = stage(widened(LazyOp(UnaryOps.CAST, (product,), dtype)), 1)
+    powers = stage(exp(sub(scores, reduce(ReduceOps.MAX, scores, 1).expand(scores.shape))), 1)
     inverse = LazyOp(UnaryOps.RECIP, (total(powers, 1),)).expand(powers.shape)
     weights = LazyOp(UnaryOps.CAST, (mul(powers, inverse),), dtype)
-    return store(matmul(keep(widened(weights), 1), v))
+    return store(matmul(stage(widened(weights), 1), v))
 
 
 def log_of_sums(scores: LazyOp) -> LazyOp:
-    """The logarithm of the sum of powers of each row of scores, which are kept in blocks."""
-    kept = keep(scores, 1)
-    largest = reduce(ReduceOps.MAX, kept, 1)
-    powers = total(exp(sub(kept, largest.expand(kept.shape))), 1)
+    """The logarithm of the sum of powers of each row of scores, which are a stage."""
+    staged = stage(scores, 1)
+    largest = reduce(ReduceOps.MAX, staged, 1)
+    powers = total(exp(sub(staged, largest.expand(staged.shape))), 1)
     scale = constant(1 / LOG2_E, powers.shape)
     return add(mul(LazyOp(UnaryOps.LOG2, (powers,)), scale), largest)
 
@@ -228,7 +228,7 @@ def masked_scores(q: LazyOp, k: LazyOp, causal: bool = False) -> LazyOp:
 @dataclass(frozen=True)
 class AttentionGradients:
     """What the gradients of attention are made of, as tensors of one dtype are; each gradient
-    keeps what it needs of weights or slopes in blocks of its own rows.
+    has what it needs of weights or slopes as a stage, in blocks of its own rows.
 
     Buffers 1 to 6 are query, key, value, gradient, the logarithm of each row's sum and the mean.
     """
@@ -268,16 +268,16 @@ class AttentionGradients:
 
     def query(self) -> LazyOp:
         """The gradient of the query."""
-        return store(matmul(keep(self._rounded(self._slope()), 1), self._load(2)))
+        return store(matmul(stage(self._rounded(self._slope()), 1), self._load(2)))
 
     def key(self) -> LazyOp:
         """The gradient of the key."""
-        slope = keep(self._rounded(self._slope()), 0)
+        slope = stage(self._rounded(self._slope()), 0)
         return store(matmul(slope.permute((1, 0)), self._load(1)))
 
     def value(self) -> LazyOp:
         """The gradient of the value."""
-        weights = keep(self._rounded(self._weights()), 0)
+        weights = stage(self._rounded(self._weights()), 0)
         return store(matmul(weights.permute((1, 0)), self._load(4)))
 
     def inputs(self) -> tuple[Array, ...]:
@@ -384,9 +384,9 @@ def chain_with_sums(x: LazyOp, w: LazyOp, u: LazyOp, g: LazyOp) -> LazyOp:
     seen = ones.window(0, columns).stride((1, -1)).reshape((1, rows, columns))
     seen = seen.expand((batch, rows, columns))
     powers = exp(mul(products(x, w), constant(0.2, seen.shape)))
-    kept = keep(LazyOp(TernaryOps.WHERE, (seen, powers, constant(0, seen.shape))), 2)
-    scaled = keep(mul(kept, products(g, u.permute((0, 2, 1)))), 2)
-    sums = (products(kept.permute((0, 2, 1)), g), products(scaled.permute((0, 2, 1)), x))
+    staged = stage(LazyOp(TernaryOps.WHERE, (seen, powers, constant(0, seen.shape))), 2)
+    scaled = stage(mul(staged, products(g, u.permute((0, 2, 1)))), 2)
+    sums = (products(staged.permute((0, 2, 1)), g), products(scaled.permute((0, 2, 1)), x))
     stores = [store(value, i) for i, value in enumerate((products(scaled, u), *sums))]
     return LazyOp(BufferOps.SINK, tuple(stores))
 

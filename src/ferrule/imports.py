@@ -37,6 +37,7 @@ _MOVED_TO = {
         codegen.tileregisters=tile_registers codegen.transcendental codegen.values
         codegen.waves=trigonometry
     """,
+    "codegen.primitives": "codegen.primitives.running=reduce_fusion",
     "codegen.schedules": "codegen.copies codegen.packed codegen.tensorize codegen.tile",
     "codegen.schedules.cpu": """
         codegen.amx codegen.blocks codegen.chains codegen.contraction codegen.dots=inner_products

@@ -1,4 +1,4 @@
-"""Two contractions in one kernel, with what is between them kept in blocks: attention above all."""
+"""Two contractions in one kernel, with what is between them as stages: attention above all."""
 
 from __future__ import annotations
 
@@ -39,10 +39,10 @@ def attend(query: Array, key: Array, value: Array, mask: Array | None = None) ->
     return powers / np.where(sums == 0, 1, sums) @ value
 
 
-def keeps(tensor: Tensor) -> bool:
-    """Whether the last kernel keeps anything in blocks."""
+def has_stages(tensor: Tensor) -> bool:
+    """True if the last kernel has stages."""
     item = make_schedule([tensor.lazydata]).items[-1]
-    return any(node.op is BufferOps.KEEP for node in item.ast.toposort())
+    return any(node.op is BufferOps.STAGE for node in item.ast.toposort())
 
 
 @pytest.mark.parametrize("rows", [5, 16, 33, 77])
@@ -70,7 +70,7 @@ def test_attention_of_any_size(shape: tuple[int, ...], dtype: str) -> None:
     q, k = random(batch, heads, rows, depth, dtype=dtype), random(batch, heads, columns, depth)
     k, v = k.cast(dtype).realize(), random(batch, heads, columns, out, dtype=dtype)
     found = q.scaled_dot_product_attention(k, v)
-    assert keeps(found)
+    assert has_stages(found)
     tolerance = {"float32": 5e-6, "float64": 1e-12, "float16": 5e-3, "bfloat16": 5e-2}[dtype]
     np.testing.assert_allclose(wide(found), attend(wide(q), wide(k), wide(v)), atol=tolerance)
 
@@ -78,7 +78,7 @@ def test_attention_of_any_size(shape: tuple[int, ...], dtype: str) -> None:
 def test_blocks_of_three_vectors_of_float64() -> None:
     q, k = random(1, 1, 200, 16, dtype="float64"), random(1, 1, 40, 16, dtype="float64")
     found = q.scaled_dot_product_attention(k, k)
-    assert keeps(found)
+    assert has_stages(found)
     np.testing.assert_allclose(wide(found), attend(wide(q), wide(k), wide(k)), atol=1e-12)
 
 
@@ -91,7 +91,7 @@ def test_masked_attention(rows: int) -> None:
     mask = RNG.random((2, 1, rows, rows)) > 0.5
     mask[:, :, ::5] = False
     masked = q.scaled_dot_product_attention(k, v, attn_mask=Tensor(mask).realize())
-    assert keeps(masked)
+    assert has_stages(masked)
     np.testing.assert_allclose(wide(masked), attend(wide(q), wide(k), wide(v), mask), atol=5e-6)
     assert not wide(masked)[:, :, ::5].any()
 
@@ -117,7 +117,7 @@ def test_masks_on_every_device(mask: str) -> None:
     else:
         kept = np.ones_like(kept)
     found = q.realize().scaled_dot_product_attention(k.expand(1, heads, columns, 24), v, **given)
-    assert keeps(found)
+    assert has_stages(found)
     expected = attend(wide(q), wide(k), wide(v), kept)
     np.testing.assert_allclose(wide(found), expected, rtol=1e-4, atol=1e-4)
 
@@ -127,7 +127,7 @@ def test_masks_on_every_device(mask: str) -> None:
 def test_precisions_on_every_device(dtype: str) -> None:
     q, k, v = (random(2, 16, 70, 33, dtype=dtype) for _ in range(3))
     found = q.scaled_dot_product_attention(k, v)
-    assert keeps(found)
+    assert has_stages(found)
     tolerance = {"float64": 1e-12, "float16": 5e-3, "bfloat16": 5e-2}[dtype]
     np.testing.assert_allclose(wide(found), attend(wide(q), wide(k), wide(v)), atol=tolerance)
 
@@ -148,12 +148,12 @@ def test_numbers_that_are_none_on_every_device() -> None:
 def test_heads_and_hidden_layers_on_every_device() -> None:
     q, k, v = random(1, 48, 50, 16), random(1, 16, 70, 16), random(1, 16, 70, 16)
     found = q.scaled_dot_product_attention(k, v, enable_gqa=True)
-    assert keeps(found)
+    assert has_stages(found)
     shared = (np.repeat(wide(x), 3, axis=1) for x in (k, v))
     np.testing.assert_allclose(wide(found), attend(wide(q), *shared), atol=1e-5)
     x, first, second = random(3000, 16), random(16, 100), random(100, 12)
     found = (x @ first).relu() @ second
-    assert keeps(found)
+    assert has_stages(found)
     expected = np.maximum(wide(x) @ wide(first), 0) @ wide(second)
     np.testing.assert_allclose(wide(found), expected, rtol=1e-4, atol=1e-3)
 
@@ -162,7 +162,7 @@ def test_query_key_and_value_from_one_buffer() -> None:
     mixed = random(2, 96, 3, 4, 16)
     q, k, v = (mixed.permute(2, 0, 3, 1, 4)[i] for i in range(3))
     found = q.scaled_dot_product_attention(k, v)
-    assert keeps(found)
+    assert has_stages(found)
     arrays = wide(mixed).transpose(2, 0, 3, 1, 4)
     np.testing.assert_allclose(wide(found), attend(*arrays), atol=5e-6)
 
@@ -177,7 +177,7 @@ def test_heads_that_share_a_key_and_a_value() -> None:
 def test_a_narrow_network_keeps_its_hidden_layer() -> None:
     x, first, second = random(3000, 16), random(16, 100), random(100, 12)
     found = (x @ first).relu() @ second
-    assert keeps(found)
+    assert has_stages(found)
     expected = np.maximum(wide(x) @ wide(first), 0) @ wide(second)
     np.testing.assert_allclose(wide(found), expected, rtol=1e-4, atol=1e-3)
 
@@ -187,7 +187,7 @@ def test_a_symbolic_number_of_positions() -> None:
     q, k, v = random(1, 2, 70, 16), random(1, 2, 128, 16), random(1, 2, 128, 16)
     part = ((0, 1), (0, 2), (0, length), (0, 16))
     found = q.scaled_dot_product_attention(k.shrink(part), v.shrink(part))
-    assert keeps(found)
+    assert has_stages(found)
     expected = attend(wide(q), wide(k)[:, :, :100], wide(v)[:, :, :100])
     np.testing.assert_allclose(wide(found), expected, atol=5e-6)
 
@@ -209,7 +209,7 @@ def test_few_rows_of_very_many_columns(rows: int, columns: int) -> None:
 def test_blocks_of_long_rows() -> None:
     q, k, v = random(1, 1, 140, 4), random(1, 1, 12_000, 4), random(1, 1, 12_000, 4)
     found = q.scaled_dot_product_attention(k, v)
-    assert keeps(found)
+    assert has_stages(found)
     np.testing.assert_allclose(wide(found), attend(wide(q), wide(k), wide(v)), atol=1e-5)
 
 

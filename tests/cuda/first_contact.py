@@ -270,7 +270,7 @@ def _kernels(rng: Any) -> Iterator[tuple[str, Callable[[Any], Any], Any, float]]
             5e-3,
         )
         yield (
-            f"product {m}x{k}x{n}, turned, bfloat16",
+            f"product {m}x{k}x{n}, transposed, bfloat16",
             (
                 lambda T, a=a, b=b: (
                     T(np.ascontiguousarray(a.T)).bfloat16().T

@@ -88,7 +88,7 @@ def _rounded() -> dict[str, LazyOp]:
     wide = AttentionGradients(ROWS, ROWS, 64)
     return {
         "tf32": store(matmul(a, b)),
-        "tf32_turned": store(matmul(a.permute((1, 0)), b)),
+        "tf32_transposed": store(matmul(a.permute((1, 0)), b)),
         "tf32_of_rows": store(matmul(a, b.permute((1, 0)))),
         "tf32_convolution": store(convolution(x, w)),
         "tf32_attention_64": store(attention(*(load(i, ROWS, 64) for i in (1, 2, 3)))),

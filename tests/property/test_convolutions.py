@@ -293,7 +293,7 @@ def test_a_window_beside_another_load_of_the_same_memory() -> None:
 
 @pytest.mark.parametrize("kind", ["forward", "weight_gradient", "input_gradient"])
 def test_rows_of_an_image_are_copied_as_they_lie(kind: str) -> None:
-    """Nothing is turned but what lanes run along: the other operand is loaded one by one."""
+    """Nothing is transposed but what lanes run along: the other operand is loaded one by one."""
     case = Convolution(channels=64, filters=64, height=28, width=28, taps=5, padding=2)
     kernel = Linearizer(getattr(case, kind)(), TARGETS[0]).scheduled
     image = the_copy(kernel, 2 if kind == "weight_gradient" else 1)
@@ -383,7 +383,9 @@ def test_a_line_is_fetched_by_the_load_in_which_it_begins() -> None:
 
 @pytest.mark.parametrize("stride", [1, 2])
 @pytest.mark.parametrize("kind", ["forward", "input_gradient"])
-def test_filters_are_turned_square_by_square_in_the_order_of_memory(kind: str, stride: int) -> None:
+def test_filters_are_transposed_square_by_square_in_the_order_of_memory(
+    kind: str, stride: int
+) -> None:
     """With a stride too, whose phases are between each other's taps."""
     case = Convolution(channels=16, filters=32, height=28, width=28, stride=stride)
     _, (filters,) = _copies(getattr(case, kind)(), TARGETS[0])

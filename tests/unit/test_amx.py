@@ -84,7 +84,7 @@ def test_blocks_of_a_long_sum(case: Case) -> None:
     """A panel that the first cache has no room for is used in parts; sums wait in scratch."""
     linearizer = linearized(case, SMALL)
     nest = the_reduce(linearizer.scheduled)
-    assert nest.loops[1].range in nest.kept
+    assert nest.loops[1].range in nest.result_axes
     stores = [u for u in linearizer.uops if u.op is UOps.STORE and u.src[0].op is UOps.LOCAL]
     zeros = [u.src[2].lanes for u in stores if u.src[2].op is UOps.CONST]
     assert zeros == [16] * len(zeros) != []
@@ -95,7 +95,7 @@ def test_blocks_of_a_long_sum(case: Case) -> None:
 def test_blocks_of_a_sum_fill_the_first_cache(steps: int, block: int) -> None:
     """16 steps do; where half of these would be the most, more than 16."""
     nest = the_reduce(linearized(product(32, 32 * steps, 32)).scheduled)
-    combined = [loop.size for loop in nest.loops[:-1] if loop.range not in nest.kept]
+    combined = [loop.size for loop in nest.loops[:-1] if loop.range not in nest.result_axes]
     assert combined == ([steps] if steps == block else [steps // block, block])
 
 

@@ -32,10 +32,10 @@ WIDE = replace(
     ("rows", "terms", "columns", "step"),
     [(128, 512, 512, 1), (64, 1024, 1024, 1), (16, 512, 500, 500)],
 )
-def test_lanes_of_two_operands_that_both_have_to_be_turned(
+def test_lanes_of_two_operands_that_both_have_to_be_transposed(
     rows: int, terms: int, columns: int, step: int
 ) -> None:
-    """`a @ b.T`: the smaller is turned, unless the stores would then fall into few cache sets."""
+    """`a @ b.T`: the smaller is transposed, unless the stores then fell into few cache sets."""
     right = load(2, columns, terms).permute((1, 0))
     root = schedule(lower(store(matmul(load(1, rows, terms), right)), "k"), WIDE).kernel.roots[0]
     lanes = next(loop.range for loop in root.loops if loop.kind is Kind.VECTOR)
@@ -173,7 +173,7 @@ def test_rows_are_in_as_many_blocks_as_threads_can_share_evenly(
 
 
 @pytest.mark.parametrize(("columns", "distance"), [(333, 48), (64, None)])
-def test_squares_that_are_turned_later_are_fetched_where_they_are_far(
+def test_squares_that_are_transposed_later_are_fetched_where_they_are_far(
     columns: int, distance: int | None
 ) -> None:
     """Three squares of 16 x 16 for each of the three vectors of a panel are 8 KB and a bit."""

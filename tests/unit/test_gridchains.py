@@ -18,7 +18,6 @@ from tests.kernels import (
     causal_attention,
     constant,
     exp,
-    keep,
     load,
     make_inputs,
     matmul,
@@ -27,6 +26,7 @@ from tests.kernels import (
     numpy_causal_attention,
     numpy_softmax,
     reduce,
+    stage,
     store,
     sub,
     widened,
@@ -42,7 +42,7 @@ from ferrule.codegen.linearizer import Linearizer, linearize
 from ferrule.codegen.lower import lower
 from ferrule.codegen.opt import Opt, ScheduleError, apply_opts
 from ferrule.codegen.plan import Plan
-from ferrule.codegen.schedules.gpu.chains import Chain, ChainTile, can_run_along, tile_chain
+from ferrule.codegen.schedules.gpu.chains import Chain, ChainTile, can_fuse_reduces, tile_chain
 from ferrule.codegen.schedules.gpu.cost import BlockTile
 from ferrule.codegen.uops import UOps
 from ferrule.codegen.wellformed import verify
@@ -89,7 +89,7 @@ def tiled(ast: LazyOp, chosen: ChainTile = SMALL, target: Target = GPU) -> Linea
     plan.collapse()
     chain = Chain.of(plan.kernel, the_output(plan.kernel).name)
     assert chain is not None
-    assert can_run_along(plan.kernel)
+    assert can_fuse_reduces(plan.kernel)
     tile_chain(plan, chain, chosen)
     linearizer = Linearizer(ast, target, plan.opts).linearize()
     assert linearizer.threads == chosen.threads
@@ -143,26 +143,26 @@ def divided(a: LazyOp, b: LazyOp) -> LazyOp:
 
 def linear(q: LazyOp, k: LazyOp, v: LazyOp) -> LazyOp:
     """Weights without a largest value, and divided by their sum."""
-    weights = add(keep(relu(scores_of(q, k)), 1), constant(0.25, (q.shape[0], k.shape[0])))
-    return matmul(keep(divided(weights, over_rows(ReduceOps.SUM, weights)), 1), v)
+    weights = add(stage(relu(scores_of(q, k)), 1), constant(0.25, (q.shape[0], k.shape[0])))
+    return matmul(stage(divided(weights, over_rows(ReduceOps.SUM, weights)), 1), v)
 
 
 def hidden_layer(x: LazyOp, first: LazyOp, second: LazyOp) -> LazyOp:
-    return matmul(keep(relu(scores_of(x, first)), 1), second)
+    return matmul(stage(relu(scores_of(x, first)), 1), second)
 
 
 def undivided(q: LazyOp, k: LazyOp, v: LazyOp) -> LazyOp:
     """Powers of the base 2, and no sum of them."""
-    scores = keep(scores_of(q, k), 1)
+    scores = stage(scores_of(q, k), 1)
     shifted = sub(scores, over_rows(ReduceOps.MAX, scores))
-    return matmul(keep(LazyOp(UnaryOps.EXP2, (shifted,)), 1), v)
+    return matmul(stage(LazyOp(UnaryOps.EXP2, (shifted,)), 1), v)
 
 
 def biased(q: LazyOp, k: LazyOp, v: LazyOp, bias: LazyOp) -> LazyOp:
     """With something added to the scores, and an epilogue."""
-    scores = keep(add(scores_of(q, k), bias), 1)
-    powers = keep(exp(sub(scores, over_rows(ReduceOps.MAX, scores))), 1)
-    weights = keep(mul(powers, LazyOp(UnaryOps.RECIP, (over_rows(ReduceOps.SUM, powers),))), 1)
+    scores = stage(add(scores_of(q, k), bias), 1)
+    powers = stage(exp(sub(scores, over_rows(ReduceOps.MAX, scores))), 1)
+    weights = stage(mul(powers, LazyOp(UnaryOps.RECIP, (over_rows(ReduceOps.SUM, powers),))), 1)
     return relu(matmul(weights, v))
 
 
@@ -260,11 +260,11 @@ def with_mask(low: float) -> LazyOp:
     q, k, v, given = (load(i, *s) for i, s in enumerate((*SHAPES, (9, 21)), 1))
     seen = LazyOp(UnaryOps.CAST, (given,), dtypes.bool)
     low_ = constant(low, (9, 21))
-    scores = keep(LazyOp(TernaryOps.WHERE, (seen, scores_of(q, k), low_)), 1)
-    powers = keep(exp(sub(scores, over_rows(ReduceOps.MAX, scores))), 1)
+    scores = stage(LazyOp(TernaryOps.WHERE, (seen, scores_of(q, k), low_)), 1)
+    powers = stage(exp(sub(scores, over_rows(ReduceOps.MAX, scores))), 1)
     weights = mul(powers, LazyOp(UnaryOps.RECIP, (over_rows(ReduceOps.SUM, powers),)))
     chosen = LazyOp(TernaryOps.WHERE, (seen, weights, constant(0, (9, 21))))
-    return store(matmul(keep(chosen, 1), v))
+    return store(matmul(stage(chosen, 1), v))
 
 
 @pytest.mark.parametrize("low", [-1e30, -float("inf")])
@@ -317,17 +317,19 @@ def test_a_value_that_is_infinite_is_in_its_column_alone() -> None:
 
 def test_the_largest_value_and_both_sums_go_on_from_the_tile_before() -> None:
     linearizer = tiled(plain(9, 21, 10, 7).ast)
-    running = [c for n in linearizer.scheduled.nests for c in n.computes if c.along is not None]
+    running = [
+        c for n in linearizer.scheduled.nests for c in n.computes if c.carried_by is not None
+    ]
     assert [c.monoid.name for c in running if c.monoid] == ["max", "sum", "sum"]
-    assert [c.start is None for c in running] == [True, False, False]
-    assert {c.along for c in running} == {last_reduce(linearizer.scheduled).loops[0].range}
+    assert [c.initial is None for c in running] == [True, False, False]
+    assert {c.carried_by for c in running} == {last_reduce(linearizer.scheduled).loops[0].range}
 
 
 def test_without_a_largest_value_sums_just_go_on() -> None:
     kernel = tiled(case_of(linear, numpy_linear).ast).scheduled
-    running = [c for n in kernel.nests for c in n.computes if c.along is not None]
+    running = [c for n in kernel.nests for c in n.computes if c.carried_by is not None]
     assert len(running) == 2
-    assert all(c.start is None for c in running)
+    assert all(c.initial is None for c in running)
 
 
 def test_a_block_has_the_rows_of_a_tile_in_shared_memory_and_not_of_the_scores() -> None:
@@ -389,10 +391,10 @@ def test_a_mask_that_leaves_scores_in_the_sum_leaves_no_tile_out() -> None:
         seen = constant(1, (rows,), dtypes.bool).pad(((columns - 1, 0),))
         seen = seen.window(0, columns).stride((1, -1))
         nothing = constant(0, (rows, columns))
-        scores = keep(LazyOp(TernaryOps.WHERE, (seen, scores_of(q, k), nothing)), 1)
-        powers = keep(exp(sub(scores, over_rows(ReduceOps.MAX, scores))), 1)
+        scores = stage(LazyOp(TernaryOps.WHERE, (seen, scores_of(q, k), nothing)), 1)
+        powers = stage(exp(sub(scores, over_rows(ReduceOps.MAX, scores))), 1)
         weights = mul(powers, LazyOp(UnaryOps.RECIP, (over_rows(ReduceOps.SUM, powers),)))
-        return matmul(keep(LazyOp(TernaryOps.WHERE, (seen, weights, nothing)), 1), v)
+        return matmul(stage(LazyOp(TernaryOps.WHERE, (seen, weights, nothing)), 1), v)
 
     def expected(q: Array, k: Array, v: Array) -> Array:
         return np.tril(numpy_softmax(np.tril(q @ k.T), 1)) @ v
@@ -402,32 +404,32 @@ def test_a_mask_that_leaves_scores_in_the_sum_leaves_no_tile_out() -> None:
     run(case)
 
 
-# -- what does not run along -----------------------------------------------------------------------
+# -- what is not fused -----------------------------------------------------------------------
 
 
 def centred(q: LazyOp, k: LazyOp, v: LazyOp) -> LazyOp:
     """The mean is subtracted: what a tile adds is not known before all tiles are."""
-    scores = keep(scores_of(q, k), 1)
-    return matmul(keep(sub(scores, mul(over_rows(ReduceOps.SUM, scores), scores)), 1), v)
+    scores = stage(scores_of(q, k), 1)
+    return matmul(stage(sub(scores, mul(over_rows(ReduceOps.SUM, scores), scores)), 1), v)
 
 
 def squared(q: LazyOp, k: LazyOp, v: LazyOp) -> LazyOp:
     """Products of two powers that grow."""
-    scores = keep(scores_of(q, k), 1)
-    powers = keep(exp(sub(scores, over_rows(ReduceOps.MAX, scores))), 1)
-    return matmul(keep(mul(powers, powers), 1), v)
+    scores = stage(scores_of(q, k), 1)
+    powers = stage(exp(sub(scores, over_rows(ReduceOps.MAX, scores))), 1)
+    return matmul(stage(mul(powers, powers), 1), v)
 
 
 def of_the_largest(q: LazyOp, k: LazyOp, v: LazyOp) -> LazyOp:
-    scores = keep(scores_of(q, k), 1)
-    powers = keep(exp(sub(scores, over_rows(ReduceOps.MAX, scores))), 1)
-    return matmul(keep(mul(scores, over_rows(ReduceOps.MAX, powers)), 1), v)
+    scores = stage(scores_of(q, k), 1)
+    powers = stage(exp(sub(scores, over_rows(ReduceOps.MAX, scores))), 1)
+    return matmul(stage(mul(scores, over_rows(ReduceOps.MAX, powers)), 1), v)
 
 
 def negated(q: LazyOp, k: LazyOp, v: LazyOp) -> LazyOp:
-    scores = keep(scores_of(q, k), 1)
+    scores = stage(scores_of(q, k), 1)
     shifted = mul(sub(scores, over_rows(ReduceOps.MAX, scores)), constant(-1, scores.shape))
-    return matmul(keep(LazyOp(UnaryOps.EXP2, (shifted,)), 1), v)
+    return matmul(stage(LazyOp(UnaryOps.EXP2, (shifted,)), 1), v)
 
 
 REFUSED = {
@@ -441,7 +443,7 @@ REFUSED = {
 def running(kernel: Kernel) -> list[Opt]:
     """The last sum of a chain for all of its rows, along its terms."""
     last = last_reduce(kernel).name
-    return [Opt("compute_at", (last, 1)), Opt("run_along", (last,))]
+    return [Opt("compute_at", (last, 1)), Opt("fuse_reduces", (last,))]
 
 
 @pytest.mark.parametrize("make", REFUSED, ids=lambda make: make.__name__)
@@ -449,17 +451,17 @@ def test_chains_that_need_the_end_before_the_loop(make: Callable[..., LazyOp]) -
     ast = case_of(make, numpy_linear).ast
     kernel = lower(ast, "chain")
     assert Chain.of(kernel, the_output(kernel).name) is not None
-    assert not can_run_along(kernel)
+    assert not can_fuse_reduces(kernel)
     with pytest.raises(ScheduleError, match=REFUSED[make]):
         apply_opts(kernel, running(kernel))
 
 
 def test_a_sum_that_float16_may_not_hold_is_not_rounded_to_it() -> None:
     def make(q: LazyOp, k: LazyOp, v: LazyOp) -> LazyOp:
-        weights = keep(relu(scores_of(q, k)), 1)
+        weights = stage(relu(scores_of(q, k)), 1)
         inverse = LazyOp(UnaryOps.RECIP, (over_rows(ReduceOps.SUM, weights),))
         narrow = LazyOp(UnaryOps.CAST, (mul(weights, inverse),), dtypes.float16)
-        return matmul(keep(widened(narrow), 1), v)
+        return matmul(stage(widened(narrow), 1), v)
 
     kernel = lower(case_of(make, numpy_linear).ast, "chain")
     with pytest.raises(ScheduleError, match="may be too large for it before the end"):
@@ -472,10 +474,10 @@ def test_the_loop_that_something_runs_along_stays_as_it_is() -> None:
     opts, last = list(linearizer.opts), last_reduce(linearizer.scheduled)
     name, loop = last.name, last.loops[0].range.name
     for opt, message in (
-        (Opt("split", (name, loop, 2)), f"runs along {loop}; do it before `run_along`"),
-        (Opt("fuse", (name, loop)), f"runs along {loop}; do it before `run_along`"),
-        (Opt("group", (name, (loop,))), "or runs along a loop"),
-        (Opt("run_along", (name,)), f"{name} runs along a loop already"),
+        (Opt("split", (name, loop, 2)), f"{loop} carries .*; do it before `fuse_reduces`"),
+        (Opt("fuse", (name, loop)), f"{loop} carries .*; do it before `fuse_reduces`"),
+        (Opt("group", (name, (loop,))), "or a loop carries its values"),
+        (Opt("fuse_reduces", (name,)), f"a loop carries {name} already"),
     ):
         with pytest.raises(ScheduleError, match=message):
             Linearizer(ast, GPU, [*opts, opt])
@@ -488,11 +490,11 @@ def test_what_runs_along_a_loop_is_in_registers_and_inside_of_it() -> None:
     (c,) = largest.computes
     blocks = the_output(kernel).loops[0].range
     with pytest.raises(
-        KernelError, match=rf"{c.name} runs along .*, which is no loop that it is in"
+        KernelError, match=rf".* cannot carry {c.name}: it is no loop that it is in"
     ):
-        verify(kernel.with_nest(replace(largest, computes=(replace(c, along=blocks),))))
+        verify(kernel.with_nest(replace(largest, computes=(replace(c, carried_by=blocks),))))
     loops = tuple(replace(loop, kind=Kind.SERIAL) for loop in largest.loops)
-    with pytest.raises(KernelError, match="run along a loop, and not in registers"):
+    with pytest.raises(KernelError, match="carried by a loop, and not in registers"):
         linearize(kernel.with_nest(replace(largest, loops=loops)), GPU)
 
 
@@ -547,39 +549,41 @@ def test_what_is_multiplied_again_stays_in_registers(dtype: DType) -> None:
 # -- copies ahead ----------------------------------------------------------------------------------
 
 
-def whole(chosen: ChainTile, stages: int) -> ChainTile:
-    return replace(chosen, scores=replace(chosen.scores, stages=stages), whole=True)
+def whole(chosen: ChainTile, pipeline_depth: int) -> ChainTile:
+    return replace(chosen, scores=replace(chosen.scores, pipeline_depth=pipeline_depth), whole=True)
 
 
 def count(linearizer: Linearizer, op: UOps) -> int:
     return sum(u.op is op for u in linearizer.uops)
 
 
-@pytest.mark.parametrize("stages", [1, 2, 3])
+@pytest.mark.parametrize("pipeline_depth", [1, 2, 3])
 @pytest.mark.parametrize("form", [plain, causal])
 @pytest.mark.parametrize("chosen", [SMALL, FLAT, TALL])
 def test_all_terms_of_scores_at_once(
-    chosen: ChainTile, form: Callable[..., Case], stages: int
+    chosen: ChainTile, form: Callable[..., Case], pipeline_depth: int
 ) -> None:
     case = form(19, 43, 20, 8)
     inputs = make_inputs(case)
-    linearizer = tiled(case.ast, whole(chosen, stages), ASYNC)
+    linearizer = tiled(case.ast, whole(chosen, pipeline_depth), ASYNC)
     expected = case.expected(*inputs)
     found = results(linearizer, inputs, expected.shape)
     np.testing.assert_allclose(found, expected, rtol=2e-5, atol=1e-5)
     along = last_reduce(linearizer.scheduled).loops[0]
     loops = len(along.segments) or 1  # each begins copies, and so does what comes before them
-    assert count(linearizer, UOps.COMMIT) == (stages - 1 + loops if stages > 1 else 0)
+    assert count(linearizer, UOps.COMMIT) == (
+        pipeline_depth - 1 + loops if pipeline_depth > 1 else 0
+    )
 
 
-@pytest.mark.parametrize("stages", [1, 2])
+@pytest.mark.parametrize("pipeline_depth", [1, 2])
 @pytest.mark.parametrize(("step", "depth"), [(16, 16), (16, 40), (32, 64), (64, 40)])
-def test_all_terms_of_scores_at_once_by_warps(step: int, depth: int, stages: int) -> None:
+def test_all_terms_of_scores_at_once_by_warps(step: int, depth: int, pipeline_depth: int) -> None:
     rows, terms, columns = 45, 70, 16
     ast = narrow_attention(dtypes.float16, rows, terms, depth, columns)
-    linearizer = tiled(ast, whole(warps(2, 4, 2, step), stages), ASYNC)
+    linearizer = tiled(ast, whole(warps(2, 4, 2, step), pipeline_depth), ASYNC)
     # One where the rows are there, one in each tile of terms; without copies ahead two.
-    assert count(linearizer, UOps.BARRIER) == (2 if stages > 1 else 3)
+    assert count(linearizer, UOps.BARRIER) == (2 if pipeline_depth > 1 else 3)
     generator = np.random.default_rng(3)
     shapes = ((rows, depth), (terms, depth), (terms, columns))
     q, k, v = ((generator.standard_normal(s) / 2).astype(np.float16) for s in shapes)
@@ -592,10 +596,10 @@ def test_all_terms_of_scores_at_once_by_warps(step: int, depth: int, stages: int
 def test_rows_are_copied_once() -> None:
     """In no loop but that over blocks; and what is ahead, only of tiles that a mask leaves."""
     kernel = tiled(causal(64, 64, 16, 8).ast, whole(SMALL, 2), ASYNC).scheduled
-    rows, *others = sorted(copies(kernel), key=lambda n: n.computes[0].stages)
+    rows, *others = sorted(copies(kernel), key=lambda n: n.computes[0].pipeline_depth)
     out, last = the_output(kernel).name, last_reduce(kernel)
-    assert (rows.at, rows.computes[0].stages) == ((out, 1), 1)
-    assert [(n.at, n.computes[0].stages) for n in others] == [((last.name, 1), 2)] * 2
+    assert (rows.at, rows.computes[0].pipeline_depth) == ((out, 1), 1)
+    assert [(n.at, n.computes[0].pipeline_depth) for n in others] == [((last.name, 1), 2)] * 2
     assert last.loops[0].end is not None
 
 
@@ -658,7 +662,7 @@ def test_large_chains_have_large_tiles() -> None:
         assert linearizer.blocks <= 4096 // 32
         assert 0 < shared_bytes(linearizer) <= target.shared_bytes
         assert any(u.op is UOps.MMA for u in linearizer.uops) == (make is None)
-        assert any(opt.primitive == "run_along" for opt in linearizer.opts)
+        assert any(opt.primitive == "fuse_reduces" for opt in linearizer.opts)
 
 
 @pytest.mark.parametrize("width", [64, 128])
@@ -682,14 +686,14 @@ def test_chains_of_float32_are_by_warps_only_if_that_is_allowed() -> None:
 @pytest.mark.parametrize("columns", [8, 200, 1000])
 def test_results_of_any_width(columns: int) -> None:
     linearizer = Linearizer(plain(512, 512, 300, columns).ast, GPU).linearize()
-    assert any(opt.primitive == "run_along" for opt in linearizer.opts)
+    assert any(opt.primitive == "fuse_reduces" for opt in linearizer.opts)
     assert shared_bytes(linearizer) <= GPU.shared_bytes
 
 
 def test_where_no_tile_fits_a_thread_keeps_the_blocks() -> None:
     case = plain(9, 21, 10, 7)
     linearizer = Linearizer(case.ast, replace(GPU, shared_bytes=64)).linearize()
-    assert not any(opt.primitive == "run_along" for opt in linearizer.opts)
+    assert not any(opt.primitive == "fuse_reduces" for opt in linearizer.opts)
     inputs = make_inputs(case)
     found = results(linearizer, inputs, (9, 7))
     np.testing.assert_allclose(found, case.expected(*inputs), rtol=2e-5, atol=1e-5)

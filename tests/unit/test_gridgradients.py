@@ -29,7 +29,7 @@ from ferrule.codegen.interpret import AccessError, RaceError, interpret
 from ferrule.codegen.intrinsics import MMA_TF32, MatrixIntrinsic
 from ferrule.codegen.linearizer import Linearizer
 from ferrule.codegen.lower import lower
-from ferrule.codegen.schedules.gpu.chains import ChainTile, can_run_along
+from ferrule.codegen.schedules.gpu.chains import ChainTile, can_fuse_reduces
 from ferrule.codegen.uops import UOps
 from ferrule.dtype import DType, dtypes
 from ferrule.ir.lazy import LazyBuffer
@@ -236,7 +236,7 @@ def test_attention_of_any_length_is_one_kernel_as_well(monkeypatch: pytest.Monke
         x = Tensor.empty(16, n, 64)
         items = fusion.make_schedule([x.scaled_dot_product_attention(x, x).lazydata]).items
         chains.append(items[-1].ast)
-        assert can_run_along(lower(items[-1].ast, "chain"))
+        assert can_fuse_reduces(lower(items[-1].ast, "chain"))
     assert [bool(ast.vars()) for ast in chains] == [False] * 3 + [True] * 2
     assert work.plans == 4
 
@@ -249,12 +249,12 @@ def test_nothing_in_memory_is_as_large_as_the_scores(mask: str, depth: int, dtyp
     items = fusion.make_schedule(gradients(positions, depth, dtype, mask, heads)).items
     most = max(buffer.size for item in items for buffer in item.outputs)
     assert most == heads * positions * depth
-    chains = [i.ast for i in items if any(n.op is BufferOps.KEEP for n in i.ast.toposort())]
+    chains = [i.ast for i in items if any(n.op is BufferOps.STAGE for n in i.ast.toposort())]
     assert len(chains) == 5  # the result, the number of each row, three gradients
     for ast in chains:
-        assert can_run_along(lower(ast, "chain"))
+        assert can_fuse_reduces(lower(ast, "chain"))
         linearizer = Linearizer(ast, LARGE).linearize()
-        assert any(opt.primitive == "run_along" for opt in linearizer.opts)
+        assert any(opt.primitive == "fuse_reduces" for opt in linearizer.opts)
         assert any(opt.primitive == "limit" for opt in linearizer.opts) == (mask == "causal")
         assert any(u.op is UOps.MMA for u in linearizer.uops) == (dtype != "float32")
 
@@ -283,4 +283,4 @@ def test_a_hidden_layer_with_long_sums_is_computed_once() -> None:
     grads = (hidden @ second).gradient(first, second, gradient=Tensor.ones(8192, 512))
     del hidden
     items = fusion.make_schedule([grad.lazydata for grad in grads]).items
-    assert not any(n.op is BufferOps.KEEP for item in items for n in item.ast.toposort())
+    assert not any(n.op is BufferOps.STAGE for item in items for n in item.ast.toposort())

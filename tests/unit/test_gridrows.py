@@ -174,23 +174,23 @@ def test_powers_in_one_pass_are_right_whatever_numbers_there_are() -> None:
     np.testing.assert_allclose(out, expected, rtol=1e-6, atol=1e-6)
 
 
-def run_along(ast: LazyOp) -> None:
+def fuse_reduces(ast: LazyOp) -> None:
     """A maximum and a sum of 5000 terms go along them together, 500 at a time."""
     kernel = lower(ast, "powers")
     (top,) = (n for n in kernel.computes if n.startswith("max"))
     (powers,) = (n for n in kernel.computes if n.startswith("sum"))
     loops = [(n, kernel.owner[n].loops[0].range.name, 500) for n in (top, powers)]
-    apply_opts(kernel, [*(Opt("split", loop) for loop in loops), Opt("run_along", (powers,))])
+    apply_opts(kernel, [*(Opt("split", loop) for loop in loops), Opt("fuse_reduces", (powers,))])
 
 
 def test_powers_go_on_from_those_before_only_if_they_are_all_there_is() -> None:
     """What is infinite in the maximum alone would make the sum so far too large, for good."""
     x, other = load(1, 2, 5000), load(2, 2, 5000)
-    run_along(sum_of_powers(x, x))
+    fuse_reduces(sum_of_powers(x, x))
     with pytest.raises(ScheduleError, match="not shifted by a largest value"):
-        run_along(sum_of_powers(x, other))
+        fuse_reduces(sum_of_powers(x, other))
     with pytest.raises(ScheduleError, match="no sum of all powers"):
-        run_along(sum_of_powers(x, x, other))
+        fuse_reduces(sum_of_powers(x, x, other))
 
 
 def test_sums_are_multiplied_by_few_factors() -> None:

@@ -194,7 +194,7 @@ def test_one_thread_skips_what_is_stored_nowhere() -> None:
     out = np.full(8, np.nan, np.float32)
     interpret(linearizer.uops, [out, values, places])
     assert out.tolist() == [4, 0, 0, 6, 0, 0, 0, 13]
-    assert "for i0.0 in 9 by the bits of out0.bits" in str(linearizer)
+    assert "for i0.0 in 9 by the set bits of out0.bits" in str(linearizer)
 
 
 def test_skip_needs_values_that_say_where() -> None:
@@ -217,7 +217,7 @@ def test_skip_needs_values_that_say_where() -> None:
         schedule(32, skipped, Opt("fuse", ("out0", "i0.0")))
     with pytest.raises(ScheduleError, match=r"split\(i0.0, 4, 'mask'\).* it is limited"):
         schedule(32, skipped, Opt("split", ("out0", "i0.0", 4)))
-    with pytest.raises(KernelError, match=r"the bits of loop i0.0 are not known where it begins"):
+    with pytest.raises(KernelError, match=r"the bitmask of loop i0.0 is not known where it begins"):
         schedule(32, skipped, Opt("recompute", ("out0.bits", 1)))
 
 

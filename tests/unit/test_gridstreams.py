@@ -1,4 +1,4 @@
-"""Element-wise work for blocks of threads: vectors, tails, squares that are turned."""
+"""Element-wise work for blocks of threads: vectors, tails, squares that are transposed."""
 
 import numpy as np
 import pytest
@@ -13,7 +13,7 @@ from ferrule.dtype import dtypes
 from ferrule.ops import BufferOps, LazyOp
 
 
-def turned(*shape: int) -> Case:
+def transposed(*shape: int) -> Case:
     return Case("turn", store(load(1, *shape).permute((1, 0))), (shape,), lambda x: x.T)
 
 
@@ -24,11 +24,11 @@ def accesses(linearizer: Linearizer, op: UOps) -> list[UOp]:
 
 @pytest.mark.parametrize("shape", [(16, 24), (13, 9), (40, 8), (8, 100), (3, 50)])
 def test_transposes_of_any_shape(shape: tuple[int, int]) -> None:
-    run(turned(*shape))
+    run(transposed(*shape))
 
 
-def test_a_square_is_turned_in_shared_memory() -> None:
-    linearizer = run(turned(16, 24))
+def test_a_square_is_transposed_in_shared_memory() -> None:
+    linearizer = run(transposed(16, 24))
     (shared,) = [u for u in linearizer.uops if u.op is UOps.SHARED]
     assert shared.arg == (copies(linearizer.scheduled)[0].name, 8 * 9)
     assert sum(u.op is UOps.BARRIER for u in linearizer.uops) == 1
@@ -52,7 +52,7 @@ def test_squares_of_narrow_elements_are_larger_where_many_are_left(
 
 
 def test_neighbouring_threads_load_and_store_neighbours() -> None:
-    linearizer = run(turned(16, 24))
+    linearizer = run(transposed(16, 24))
     for op in (UOps.LOAD, UOps.STORE):
         places = [_places(linearizer, u) for u in accesses(linearizer, op)]
         assert all(place[:8] == list(range(place[0], place[0] + 8)) for place in places)
@@ -83,13 +83,13 @@ def test_what_lies_right_already_is_not_staged() -> None:
     assert shared.arg[0] == copies(linearizer.scheduled)[0].name
 
 
-def test_two_turned_operands_have_a_square_each() -> None:
+def test_two_transposed_operands_have_a_square_each() -> None:
     turns = [load(i, 20, 30).permute((1, 0)) for i in (1, 2)]
     case = Case("add", store(add(*turns)), ((20, 30), (20, 30)), lambda a, b: (a + b).T)
     assert sum(u.op is UOps.SHARED for u in run(case).uops) == 2
 
 
-def test_two_results_that_are_turned_have_squares_of_their_own() -> None:
+def test_two_results_that_are_transposed_have_squares_of_their_own() -> None:
     """Though each is a nest of its own, and its square the first there."""
     stores = [store(load(2 + i, 16, 24).permute((1, 0)), i) for i in range(2)]
     linearizer = Linearizer(LazyOp(BufferOps.SINK, tuple(stores)), GRID).linearize()

@@ -75,15 +75,15 @@ def run(case: Case, tile: BlockTile = SMALL) -> Linearizer:
     return linearizer
 
 
-def product(m: int, n: int, k: int, *, turned: tuple[bool, bool] = (False, False)) -> Case:
+def product(m: int, n: int, k: int, *, transposed: tuple[bool, bool] = (False, False)) -> Case:
     """`a @ b`, either of them stored the other way round."""
-    left = load(1, k, m).permute((1, 0)) if turned[0] else load(1, m, k)
-    right = load(2, n, k).permute((1, 0)) if turned[1] else load(2, k, n)
+    left = load(1, k, m).permute((1, 0)) if transposed[0] else load(1, m, k)
+    right = load(2, n, k).permute((1, 0)) if transposed[1] else load(2, k, n)
     return Case(
         "product",
         store(matmul(left, right)),
-        ((k, m) if turned[0] else (m, k), (n, k) if turned[1] else (k, n)),
-        lambda a, b: (a.T if turned[0] else a) @ (b.T if turned[1] else b),
+        ((k, m) if transposed[0] else (m, k), (n, k) if transposed[1] else (k, n)),
+        lambda a, b: (a.T if transposed[0] else a) @ (b.T if transposed[1] else b),
     )
 
 
@@ -102,9 +102,9 @@ def epilogue(a: LazyOp, b: LazyOp, bias: LazyOp) -> LazyOp:
 
 CASES = [
     product(9, 13, 21),
-    product(8, 16, 16, turned=(True, False)),
-    product(5, 18, 12, turned=(False, True)),
-    product(7, 10, 9, turned=(True, True)),
+    product(8, 16, 16, transposed=(True, False)),
+    product(5, 18, 12, transposed=(False, True)),
+    product(7, 10, 9, transposed=(True, True)),
     Case(
         "batch",
         store(products(load(1, 3, 5, 8), load(2, 3, 8, 9))),
@@ -158,23 +158,26 @@ def test_tiles_of_other_shapes(tile: BlockTile) -> None:
 @settings(max_examples=8, deadline=None)
 @given(
     sizes=st.tuples(st.integers(2, 20), st.integers(2, 20), st.integers(2, 20)),
-    turned=st.tuples(st.booleans(), st.booleans()),
+    transposed=st.tuples(st.booleans(), st.booleans()),
     rows=st.sampled_from([1, 2, 4]),
     columns=st.sampled_from([1, 2, 4, 8]),
     threads=st.sampled_from([(1, 8), (2, 4), (4, 2)]),
     step=st.sampled_from([2, 4, 8]),
-    stages=st.integers(1, 4),
+    pipeline_depth=st.integers(1, 4),
 )
 def test_any_tile_of_any_product(
     sizes: tuple[int, int, int],
-    turned: tuple[bool, bool],
+    transposed: tuple[bool, bool],
     rows: int,
     columns: int,
     threads: tuple[int, int],
     step: int,
-    stages: int,
+    pipeline_depth: int,
 ) -> None:
-    run(product(*sizes, turned=turned), BlockTile(rows, columns, *threads, step, stages=stages))
+    run(
+        product(*sizes, transposed=transposed),
+        BlockTile(rows, columns, *threads, step, pipeline_depth=pipeline_depth),
+    )
 
 
 def test_an_operand_is_copied_with_the_places_where_it_is_read() -> None:
@@ -245,9 +248,13 @@ def test_without_a_barrier_it_is_a_race(number: int) -> None:
 WARPS = BlockTile(4, 4, 8, 8, step=32, matrices=MMA)
 
 
-def narrow(m: int, n: int, k: int, dtype: DType, *, turned: tuple[bool, bool]) -> LazyOp:
-    left = load(1, k, m, dtype=dtype).permute((1, 0)) if turned[0] else load(1, m, k, dtype=dtype)
-    right = load(2, n, k, dtype=dtype).permute((1, 0)) if turned[1] else load(2, k, n, dtype=dtype)
+def narrow(m: int, n: int, k: int, dtype: DType, *, transposed: tuple[bool, bool]) -> LazyOp:
+    left = (
+        load(1, k, m, dtype=dtype).permute((1, 0)) if transposed[0] else load(1, m, k, dtype=dtype)
+    )
+    right = (
+        load(2, n, k, dtype=dtype).permute((1, 0)) if transposed[1] else load(2, k, n, dtype=dtype)
+    )
     return store(matmul(widened(left), widened(right)))
 
 
@@ -260,25 +267,25 @@ def by_warps(dtype: DType) -> MatrixIntrinsic:
     return by
 
 
-@pytest.mark.parametrize("turned", [(False, False), (False, True), (True, False)], ids=str)
+@pytest.mark.parametrize("transposed", [(False, False), (False, True), (True, False)], ids=str)
 @pytest.mark.parametrize("dtype", MULTIPLIED, ids=lambda dtype: dtype.name)
-def test_warps_multiply_matrices(dtype: DType, turned: tuple[bool, bool]) -> None:
+def test_warps_multiply_matrices(dtype: DType, transposed: tuple[bool, bool]) -> None:
     m, n, k = 37, 19, 41
     by = by_warps(dtype)
-    linearizer = tiled(narrow(m, n, k, dtype, turned=turned), replace(WARPS, matrices=by))
+    linearizer = tiled(narrow(m, n, k, dtype, transposed=transposed), replace(WARPS, matrices=by))
     assert sum(u.op is UOps.MMA for u in linearizer.uops) == 2 * 2
     assert linearizer.threads == 64
     generator = np.random.default_rng(0)
     a, b = (generator.standard_normal(s).astype(dtype.np) for s in ((m, k), (k, n)))
     out = np.full(m * n, np.nan, np.float32)
-    stored = [x.T if t else x for x, t in zip((a, b), turned, strict=True)]
+    stored = [x.T if t else x for x, t in zip((a, b), transposed, strict=True)]
     interpret(linearizer.uops, [out, *(np.ascontiguousarray(x).ravel() for x in stored)])
     expected = as_multiplied(a, by) @ as_multiplied(b, by)
     np.testing.assert_allclose(out.reshape(m, n), expected, rtol=1e-5, atol=1e-5)
 
 
 def test_large_products_of_narrow_floats_are_by_warps_where_there_is_an_instruction() -> None:
-    ast = narrow(1024, 1024, 1024, dtypes.bfloat16, turned=(False, True))
+    ast = narrow(1024, 1024, 1024, dtypes.bfloat16, transposed=(False, True))
     for target in (GPU, TENSOR):
         linearizer = Linearizer(ast, target).linearize()
         assert any(u.op is UOps.MMA for u in linearizer.uops) == (target is TENSOR)
@@ -303,10 +310,10 @@ def test_copies_of_float32_are_as_wide_as_it_is() -> None:
     assert target.shared_bytes / 2 < sum(4 * u.arg[1] for u in shared) <= target.shared_bytes
 
 
-@pytest.mark.parametrize("turned", [(False, True), (True, False)], ids=str)
-def test_each_operand_is_rounded_once(turned: tuple[bool, bool]) -> None:
+@pytest.mark.parametrize("transposed", [(False, True), (True, False)], ids=str)
+def test_each_operand_is_rounded_once(transposed: tuple[bool, bool]) -> None:
     """However many products it is part of: two of each row, and two of each column."""
-    ast = narrow(64, 64, 64, dtypes.float32, turned=turned)
+    ast = narrow(64, 64, 64, dtypes.float32, transposed=transposed)
     uops = tiled(ast, BlockTile(4, 4, 8, 8, step=8, matrices=MMA_TF32)).uops
     rounded = [u for u in uops if u.op is UOps.ALU and u.arg is ExprOp.TF32]
     assert sum(u.op is UOps.MMA for u in uops) == 4
@@ -315,10 +322,10 @@ def test_each_operand_is_rounded_once(turned: tuple[bool, bool]) -> None:
 
 
 def test_other_loops_are_no_product_of_matrices() -> None:
-    ast = narrow(64, 64, 64, dtypes.float16, turned=(False, False))
+    ast = narrow(64, 64, 64, dtypes.float16, transposed=(False, False))
     linearizer = tiled(ast, SMALL)
     nest = the_reduce(linearizer.scheduled)
-    *_, term = (loop.range for loop in nest.loops if loop.range not in nest.kept)
+    *_, term = (loop.range for loop in nest.loops if loop.range not in nest.result_axes)
     with pytest.raises(ScheduleError, match="does not add up 16 products of matrices"):
         tensorize(linearizer.scheduled, nest.name, term.name, MMA.name)
 
@@ -371,16 +378,18 @@ def test_a_step_has_whole_windows_where_places_would_be_computed_for_each() -> N
     ast = store(convolution(load(1, 32, 64, 56, 56), load(2, 64, 64, 3, 3)))
     linearizer = Linearizer(ast, ASYNC).linearize()
     nest = the_reduce(linearizer.scheduled)
-    terms = {r for loop in nest.loops if loop.range not in nest.kept for r in loop.lineage[:1]}
+    terms = {
+        r for loop in nest.loops if loop.range not in nest.result_axes for r in loop.lineage[:1]
+    }
     assert len(terms) == 1, "they are all of one loop"
-    _, *inside = (loop for loop in nest.loops if loop.range not in nest.kept)
+    _, *inside = (loop for loop in nest.loops if loop.range not in nest.result_axes)
     assert prod(loop.size for loop in inside) % 9 == 0
     depth, divided = 0, []
     for u in linearizer.uops:
         depth += (u.op is UOps.LOOP) - (u.op is UOps.END)
         if depth > 1 and u.op is UOps.ALU and u.arg in (ExprOp.IDIV, ExprOp.MOD):
             divided.append(u)
-    # The stage that is read, and nothing else.
+    # The copy that is read, and nothing else.
     assert len(divided) <= 1
 
 
@@ -413,13 +422,13 @@ def test_blocks_go_down_some_rows_first() -> None:
     assert linearizer.blocks == 32 * 32
 
 
-@pytest.mark.parametrize("turned", list(itertools.product((False, True), repeat=2)), ids=str)
+@pytest.mark.parametrize("transposed", list(itertools.product((False, True), repeat=2)), ids=str)
 def test_groups_of_rows_of_blocks(
-    turned: tuple[bool, bool], monkeypatch: pytest.MonkeyPatch
+    transposed: tuple[bool, bool], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each block has its own results, whatever their order."""
     monkeypatch.setattr(gridtile, "best_group", lambda rows, *_: 2 if rows % 2 == 0 else 1)
-    linearizer = run(product(31, 19, 9, turned=turned))
+    linearizer = run(product(31, 19, 9, transposed=transposed))
     assert groups_of_rows(linearizer) == [2]
 
 
@@ -443,7 +452,7 @@ def test_a_padded_axis_is_not_split() -> None:
 
 
 def test_what_is_kept_can_be_padded_alone() -> None:
-    with pytest.raises(ScheduleError, match="no axis of what out0 keeps"):
+    with pytest.raises(ScheduleError, match="no axis of a stage of out0"):
         Linearizer(store(load(1, 4)), GPU, [Opt("pad", ("out0", "i0.0", 1))])
 
 
@@ -458,7 +467,7 @@ def test_several_roots_share_the_memory_of_a_block() -> None:
 
 def test_a_warp_that_multiplies_matrices_has_all_of_its_threads() -> None:
     sums = store(total(load(3, 4, 1024), 1), 4)
-    product_ = narrow(37, 19, 41, dtypes.float16, turned=(False, False))
+    product_ = narrow(37, 19, 41, dtypes.float16, transposed=(False, False))
     ast = LazyOp(BufferOps.SINK, (product_, sums))
     plan = Plan(lower(ast, "both"), GPU)
     plan.collapse()

@@ -120,10 +120,10 @@ def test_no_number_stays_none() -> None:
 def test_four_matrices_are_what_is_multiplied() -> None:
     """Of 16 x 16 of the left operand, and of 16 x 16 of the right one, which is two products'."""
     thread, element = np.indices((WARP, 8))
-    matrix, row, column = of_matrices(thread, element, turned=False)
+    matrix, row, column = of_matrices(thread, element, transposed=False)
     left = (matrix % 2 * 8 + row, matrix // 2 * 8 + column)
     np.testing.assert_array_equal(left, MMA.left(thread, element))
-    matrix, column, row = of_matrices(thread, element, turned=False)
+    matrix, column, row = of_matrices(thread, element, transposed=False)
     term, n = MMA.right(thread, element % 4)
     right = (matrix % 2 * 8 + row, matrix // 2 * 8 + column)
     np.testing.assert_array_equal(right, (term, n + element // 4 * 8))
@@ -131,7 +131,7 @@ def test_four_matrices_are_what_is_multiplied() -> None:
 
 def test_four_matrices_of_32_bits_are_what_is_multiplied() -> None:
     thread, element = np.indices((WARP, 4))
-    matrix, row, column = of_matrices(thread, element, turned=False, packed=1)
+    matrix, row, column = of_matrices(thread, element, transposed=False, packed=1)
     left = (matrix % 2 * 8 + row, matrix // 2 * 4 + column)
     np.testing.assert_array_equal(left, MMA_TF32.left(thread, element))
     term, n = MMA_TF32.right(thread, element % 2)
@@ -139,17 +139,17 @@ def test_four_matrices_of_32_bits_are_what_is_multiplied() -> None:
     np.testing.assert_array_equal(right, (term, n + element // 2 * 8))
 
 
-@pytest.mark.parametrize("turned", [False, True])
-def test_each_thread_gives_a_row(turned: bool) -> None:
+@pytest.mark.parametrize("transposed", [False, True])
+def test_each_thread_gives_a_row(transposed: bool) -> None:
     whole = np.arange(WARP * 8, dtype=np.float32).reshape(4, 8, 8)
-    given = (whole.swapaxes(1, 2) if turned else whole).reshape(WARP, 8)
-    got = matrices(given, turned)
+    given = (whole.swapaxes(1, 2) if transposed else whole).reshape(WARP, 8)
+    got = matrices(given, transposed)
     for thread, element in np.ndindex(WARP, 8):
         row, column = thread // 4, thread % 4 * 2 + element % 2
         assert got[thread, element] == whole[element // 2, row, column]
 
 
-def shared_matrices(turned: bool = False, lanes: int = 8, dtype: DType = F16) -> list[UOp]:
+def shared_matrices(transposed: bool = False, lanes: int = 8, dtype: DType = F16) -> list[UOp]:
     """Each thread stores a row to shared memory, and what it gets of the four matrices."""
     one, eight = UOp(UOps.CONST, I64, arg=1), UOp(UOps.CONST, I64, arg=8)
     extent = UOp(UOps.EXTENT, src=(one,), arg=WARP)
@@ -159,7 +159,7 @@ def shared_matrices(turned: bool = False, lanes: int = 8, dtype: DType = F16) ->
     shared = UOp(UOps.SHARED, dtype, arg=("rows", WARP * 8))
     row = UOp(UOps.LOAD, dtype, 8, (source, at), 8)
     store = UOp(UOps.STORE, src=(shared, at, row), arg=8)
-    got = UOp(UOps.MATRICES, dtype, lanes, (shared, at), turned)
+    got = UOp(UOps.MATRICES, dtype, lanes, (shared, at), transposed)
     result = UOp(UOps.STORE, src=(out, at, got), arg=8)
     begin = [one, eight, extent, thread, source, out, at, shared, row, store]
     return [*begin, UOp(UOps.BARRIER), got, result]
@@ -168,7 +168,7 @@ def shared_matrices(turned: bool = False, lanes: int = 8, dtype: DType = F16) ->
 def test_matrices_from_shared_memory() -> None:
     x = np.arange(WARP * 8).astype(np.float16)
     out = np.zeros_like(x)
-    interpret(shared_matrices(turned=True), [x, out])
+    interpret(shared_matrices(transposed=True), [x, out])
     np.testing.assert_array_equal(out.reshape(WARP, 8), matrices(x.reshape(WARP, 8), True))
 
 
@@ -178,7 +178,7 @@ def test_matrices_are_of_16_bytes_a_row_in_shared_memory() -> None:
         with pytest.raises(ProgramError, match="loads 16 bytes for each thread from memory that"):
             verify(uops)
     for uops in (
-        shared_matrices(lanes=4, dtype=F32, turned=True),
+        shared_matrices(lanes=4, dtype=F32, transposed=True),
         shared_matrices(lanes=2, dtype=dtypes.float64),
     ):
         with pytest.raises(ProgramError, match="elements of 16 bits, or, as they lie there, of 32"):
@@ -253,20 +253,20 @@ def test_only_cuda_has_it() -> None:
 @pytest.mark.parametrize("dtype", MULTIPLIED, ids=lambda dtype: dtype.name)
 def test_the_instruction_compiles(dtype: DType, arch: str) -> None:
     compiler, lanes = nvrtc(), 16 // dtype.itemsize
-    turned = [shared_matrices(True, dtype=dtype)] if dtype is not F32 else []
-    for uops in (program(dtype), shared_matrices(lanes=lanes, dtype=dtype), *turned):
+    transposed = [shared_matrices(True, dtype=dtype)] if dtype is not F32 else []
+    for uops in (program(dtype), shared_matrices(lanes=lanes, dtype=dtype), *transposed):
         source = cuda_renderer(GPU).render("product", uops)
         assert compiler.resources(source, arch).spilled_bytes == 0
 
 
 @pytest.mark.parametrize("arch", ARCHITECTURES)
-@pytest.mark.parametrize("turned", list(itertools.product((False, True), repeat=2)), ids=str)
-def test_the_instruction_for_tf32_is_what_runs(turned: tuple[bool, bool], arch: str) -> None:
+@pytest.mark.parametrize("transposed", list(itertools.product((False, True), repeat=2)), ids=str)
+def test_the_instruction_for_tf32_is_what_runs(transposed: tuple[bool, bool], arch: str) -> None:
     """All products, and no other; and at most twice as many roundings: each is an addition, unless
     its operand is infinite or no number.
     """
     a, b = (load(slot, 1024, 1024) for slot in (1, 2))
-    left, right = (x.permute((1, 0)) if t else x for x, t in zip((a, b), turned, strict=True))
+    left, right = (x.permute((1, 0)) if t else x for x, t in zip((a, b), transposed, strict=True))
     target = nvidia(arch).with_tf32
     k = Linearizer(store(matmul(left, right)), target, name="product").linearize()
     compiler = CUDACompiler(arch, nvrtc())

@@ -516,7 +516,7 @@ def test_attention_is_one_kernel_without_its_scores_in_memory() -> None:
     # A name for the scores or the weights would keep them in memory in any case.
     found = (query @ key.transpose(-1, -2)).softmax(-1) @ value
     (item,) = make_schedule([found.lazydata]).items
-    assert sum(node.op is BufferOps.KEEP for node in item.ast.toposort()) == 3
+    assert sum(node.op is BufferOps.STAGE for node in item.ast.toposort()) == 3
     assert {buffer.size for buffer in item.buffers} == {2 * 64 * 32}
     scores = arrays[0] @ arrays[1].swapaxes(1, 2)
     powers = np.exp(scores - scores.max(-1, keepdims=True))
@@ -525,7 +525,7 @@ def test_attention_is_one_kernel_without_its_scores_in_memory() -> None:
 
 
 @pytest.mark.usefixtures("accelerator")
-def test_a_chain_that_no_block_of_threads_can_go_along_keeps_nothing() -> None:
+def test_a_chain_that_no_block_of_threads_can_go_along_has_no_stages() -> None:
     generator = np.random.default_rng(0)
     arrays = [generator.standard_normal((2, 64, 32)).astype(np.float32) for _ in range(3)]
     query, key, value = (Tensor(x, device="CL").realize() for x in arrays)
@@ -533,7 +533,7 @@ def test_a_chain_that_no_block_of_threads_can_go_along_keeps_nothing() -> None:
     found = (scores.exp() - scores.exp().mean(-1, keepdim=True)).relu() @ value
     del scores
     items = make_schedule([found.lazydata]).items
-    assert not any(n.op is BufferOps.KEEP for item in items for n in item.ast.toposort())
+    assert not any(n.op is BufferOps.STAGE for item in items for n in item.ast.toposort())
     powers = np.exp(arrays[0] @ arrays[1].swapaxes(1, 2))
     expected = np.maximum(powers - powers.mean(-1, keepdims=True), 0) @ arrays[2]
     np.testing.assert_allclose(found.numpy(), expected, rtol=1e-4)

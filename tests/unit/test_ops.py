@@ -55,11 +55,17 @@ def test_documented_values() -> None:
         ReduceOps: "SUM MAX PROD SCATTER",
         MovementOps: "RESHAPE PERMUTE EXPAND PAD SHRINK STRIDE AS_STRIDED WINDOW UNWINDOW GATHER",
         LoadOps: "EMPTY CONST FROM CONTIGUOUS CUSTOM ASSIGN TEMPLATE",
-        BufferOps: "LOAD CONST STORE SINK KEEP",
+        BufferOps: "LOAD CONST STORE SINK STAGE",
     }
     for kind, names in documented.items():
         expected = {name: value for value, name in enumerate(names.split(), 1)}
         assert {member.name: member.value for member in kind} == expected
+
+
+def test_the_former_name_of_a_stage_warns() -> None:
+    with pytest.warns(DeprecationWarning, match="KEEP is BufferOps.STAGE now") as caught:
+        assert BufferOps.KEEP is BufferOps.STAGE
+    assert caught[0].filename == __file__
 
 
 # *** interning ***

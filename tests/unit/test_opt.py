@@ -6,7 +6,19 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from tests.kernels import add, constant, exp, keep, load, matmul, mul, reduce, softmax, store, total
+from tests.kernels import (
+    add,
+    constant,
+    exp,
+    load,
+    matmul,
+    mul,
+    reduce,
+    softmax,
+    stage,
+    store,
+    total,
+)
 
 from ferrule.codegen.heuristic import choose
 from ferrule.codegen.interpret import extent, interpret
@@ -97,9 +109,9 @@ def test_an_exact_split_has_no_tail() -> None:
         (Opt("prefetch", ("sum0", 7, 64)), "nest sum0 loads nothing from there"),
         (Opt("prefetch", ("sum0", 1, 0)), "the distance is not positive"),
         (Opt("stage", ("sum0", 2, "out0", 1, ("r0.2",), "copy")), "it varies inside with"),
-        (Opt("write_out", ("out0",)), "it is no reduce of at most 25 terms to one value"),
+        (Opt("expand_reduce", ("out0",)), "it is no reduce of at most 25 terms to one value"),
         (Opt("merge", ("sum0", "out0")), "their places or loops differ"),
-        (Opt("keep", ("sum0", "out0")), "they share no costly value"),
+        (Opt("stage_row", ("sum0", "out0")), "they share no costly value"),
         (Opt("transpose", ("out0", "i0.0", "i0.1")), "must be the last two loops"),
         (Opt("tile", ()), "unknown primitive tile"),
     ],
@@ -111,13 +123,13 @@ def test_refusals(opt: Opt, message: str) -> None:
 
 
 @pytest.mark.parametrize("op", [ReduceOps.SUM, ReduceOps.MAX, ReduceOps.PROD])
-def test_a_reduce_that_is_written_out_has_the_same_bits(op: ReduceOps) -> None:
+def test_a_reduce_that_is_expanded_has_the_same_bits(op: ReduceOps) -> None:
     """Of products as well, which are added by one operation; zeros keep their sign."""
     a, b = (np.random.default_rng(i).standard_normal(60).astype(np.float32) for i in (0, 1))
     a[:12], b[5:20:3], a[30] = -0.0, 0.0, np.nan
     for value in (load(1, 15, 4), mul(load(1, 15, 4), load(2, 15, 4))):
         found = []
-        for opts in ((), (Opt("write_out", (f"{op.name.lower()}0",)),)):
+        for opts in ((), (Opt("expand_reduce", (f"{op.name.lower()}0",)),)):
             uops = Linearizer(store(reduce(op, value, 1)), detect_cpu(), opts=opts).linearize().uops
             out = np.zeros(15, np.float32)
             interpret(uops, [out, a, b], [], 0, extent(uops, []))
@@ -128,7 +140,7 @@ def test_a_reduce_that_is_written_out_has_the_same_bits(op: ReduceOps) -> None:
 
 def sum_beside_a_chain() -> Kernel:
     """`h = exp(x @ w)` in blocks of rows; `h @ u`, and beside it `h.T @ g`, a sum over the rows."""
-    hidden = keep(exp(matmul(load(2, 12, 8), load(3, 8, 20))), 1)
+    hidden = stage(exp(matmul(load(2, 12, 8), load(3, 8, 20))), 1)
     stores = (
         store(matmul(hidden, load(4, 20, 16))),
         store(matmul(hidden.permute((1, 0)), load(5, 12, 6)), 1),
@@ -141,13 +153,13 @@ def test_a_sum_over_blocks_is_added_to_memory_beside_them() -> None:
     verify(kernel)
     assert len(kernel.roots) == 1
     assert kernel.by_name["out1"].at == ("out0", 1)
-    text = "b1[i1.0 * 6 + i1.1] = b1[i1.0 * 6 + i1.1 if i0.0 * -1 < 0] + keep"
+    text = "b1[i1.0 * 6 + i1.1] = b1[i1.0 * 6 + i1.1 if i0.0 * -1 < 0] + stage"
     assert text in show(kernel)
 
 
 def test_a_sum_that_is_not_over_the_blocks_has_a_loop_of_its_own() -> None:
-    hidden = keep(exp(matmul(load(2, 12, 8), load(3, 8, 20))), 1)
-    other = keep(exp(matmul(load(2, 12, 8), load(6, 8, 20))), 1)
+    hidden = stage(exp(matmul(load(2, 12, 8), load(3, 8, 20))), 1)
+    other = stage(exp(matmul(load(2, 12, 8), load(6, 8, 20))), 1)
     stores = [store(matmul(hidden, load(4, 20, 16)))]
     for number, value in enumerate((other, mul(hidden, hidden)), 1):
         stores.append(store(mul(total(value, 0), constant(2, (1, 20))), number))
@@ -158,7 +170,7 @@ def test_a_sum_that_is_not_over_the_blocks_has_a_loop_of_its_own() -> None:
 
 ADDED_UP = (
     Opt("split", ("out0", "i0.0", 5, "mask")),
-    Opt("compute_at", ("keep1", 1, True)),
+    Opt("compute_at", ("stage1", 1, True)),
     Opt("compute_at", ("out1", 1, True)),
     Opt("accumulate", ("out1", "i0.0.i@out1")),
 )
@@ -215,8 +227,8 @@ def test_a_limited_loop_is_not_split() -> None:
 
 def test_terms_of_a_sum_change_their_order() -> None:
     kernel = lower(store(total(load(1, 3, 4, 5), 1, 2)), "rows")
-    turned = apply_opts(kernel, [Opt("reorder", ("sum0", ("r0.2", "r0.1")))])
-    assert [loop.range.name for loop in turned.by_name["sum0"].loops] == ["r0.2", "r0.1"]
+    transposed = apply_opts(kernel, [Opt("reorder", ("sum0", ("r0.2", "r0.1")))])
+    assert [loop.range.name for loop in transposed.by_name["sum0"].loops] == ["r0.2", "r0.1"]
 
 
 def test_siblings_merge_into_one_pass() -> None:
@@ -236,22 +248,22 @@ def test_a_nest_does_not_merge_with_one_that_it_needs() -> None:
 
 def weights_by_blocks(rows: int, columns: int) -> Kernel:
     """`exp(x) / sum(exp(x))` in blocks of rows, times a matrix."""
-    powers = keep(exp(load(1, rows, columns)), 1)
+    powers = stage(exp(load(1, rows, columns)), 1)
     inverse = LazyOp(UnaryOps.RECIP, (total(powers, 1),))
-    weights = keep(mul(powers, inverse.expand(powers.shape)), 1)
+    weights = stage(mul(powers, inverse.expand(powers.shape)), 1)
     return lower(store(matmul(weights, load(2, columns, 8))), "weights")
 
 
-BLOCKS = tuple(Opt("compute_at", (name, 0, True)) for name in ("keep2", "sum3", "keep1"))
+BLOCKS = tuple(Opt("compute_at", (name, 0, True)) for name in ("stage2", "sum3", "stage1"))
 
 
 def test_a_sum_over_a_block_takes_its_terms_as_they_are_computed() -> None:
-    merged = (*BLOCKS, Opt("merge", ("keep2", "sum3")))
+    merged = (*BLOCKS, Opt("merge", ("stage2", "sum3")))
     kernel = apply_opts(weights_by_blocks(6, 10), merged)
     verify(kernel)
-    assert [c.name for c in kernel.by_name["sum3"].computes] == ["keep2", "sum3"]
-    assert "keep2" not in kernel.by_name
-    assert all(e.arg != "keep2" for e in kernel.by_name["sum3"].reads)
+    assert [c.name for c in kernel.by_name["sum3"].computes] == ["stage2", "sum3"]
+    assert "stage2" not in kernel.by_name
+    assert all(e.arg != "stage2" for e in kernel.by_name["sum3"].reads)
     rng = np.random.default_rng(0)
     given = [rng.standard_normal(size).astype(np.float32) for size in (60, 80)]
     found = []
@@ -269,10 +281,10 @@ def test_a_sum_over_a_block_takes_its_terms_as_they_are_computed() -> None:
 @pytest.mark.parametrize(
     ("before", "names"),
     [
-        (BLOCKS, ("sum3", "keep1")),  # of a sum, all terms have to be there
-        (BLOCKS[:1], ("keep2", "sum3")),  # at other places
-        ((*BLOCKS, Opt("split", ("keep2", "i0.0@keep2", 2))), ("keep2", "sum3")),
-        ((*BLOCKS, Opt("reorder", ("keep2", ("i0.0@keep2", "r2.1")))), ("keep2", "sum3")),
+        (BLOCKS, ("sum3", "stage1")),  # of a sum, all terms have to be there
+        (BLOCKS[:1], ("stage2", "sum3")),  # at other places
+        ((*BLOCKS, Opt("split", ("stage2", "i0.0@stage2", 2))), ("stage2", "sum3")),
+        ((*BLOCKS, Opt("reorder", ("stage2", ("i0.0@stage2", "r2.1")))), ("stage2", "sum3")),
     ],
 )
 def test_what_is_needed_of_other_points_does_not_merge(
@@ -293,12 +305,20 @@ def test_what_hangs_in_a_merged_nest_follows() -> None:
     assert len(merged.nests) == len(kernel.nests) - 1
 
 
-def test_keep_lets_the_output_read_what_the_sum_computed() -> None:
+def test_a_former_name_of_a_primitive_warns() -> None:
+    kernel = lower(store(softmax(load(1, 4, 6), 1)), "softmax")
+    with pytest.warns(DeprecationWarning, match="keep is stage_row now") as caught:
+        found = apply_opts(kernel, [Opt("keep", ("sum1", "out0"))])
+    assert found == apply_opts(kernel, [Opt("stage_row", ("sum1", "out0"))])
+    assert caught[0].filename == __file__
+
+
+def test_a_stage_lets_the_output_read_what_the_sum_computed() -> None:
     rows = apply_opts(
-        lower(store(softmax(load(1, 4, 6), 1)), "softmax"), [Opt("keep", ("sum1", "out0"))]
+        lower(store(softmax(load(1, 4, 6), 1)), "softmax"), [Opt("stage_row", ("sum1", "out0"))]
     )
     text = show(rows)
-    assert text.count("exp2(") == 2  # in the pass of the sum: once kept, once added
+    assert text.count("exp2(") == 2  # in the pass of the sum: once for the stage, once added
     assert "sum1.row[i0.1] * recip(sum1)" in text
 
 
@@ -320,7 +340,7 @@ def test_verify_finds_loads_of_what_an_earlier_nest_has_changed() -> None:
 
 
 def test_what_a_scatter_adds_to_is_not_changed_by_its_zeros_beyond_a_tile() -> None:
-    """There its loads are kept inside, at a place that is not its own, but nothing is stored."""
+    """There its loads stay inside, at a place that is not its own, but nothing is stored."""
     positions = LazyOp(UnaryOps.CAST, (load(2, 27, 1),), dtypes.int32)
     ast = store(LazyOp(ReduceOps.SCATTER, (load(1, 27, 1), positions), (1, 1)))
     kernel = lower(ast, "scatter")

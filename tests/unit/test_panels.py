@@ -62,7 +62,7 @@ def test_rows_that_are_read_later_are_fetched(terms: int, columns: int) -> None:
     kernel = scheduled(product(1, terms, columns), TWO)
     fetching = [(nest, dict(nest.ahead)) for nest in kernel.nests if nest.ahead]
     ((nest, ahead),) = fetching
-    *_, computed = (loop for loop in nest.loops if loop.range not in nest.kept)
+    *_, computed = (loop for loop in nest.loops if loop.range not in nest.result_axes)
     steps = computed.range.size.arg
     width = int(np.prod([loop.range.size.arg for loop in kernel.roots[0].loops[1:]]))
     turns = ahead[2] // (steps * columns)

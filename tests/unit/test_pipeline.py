@@ -33,7 +33,7 @@ from ferrule.ops import LazyOp
 from ferrule.renderer.base import RenderError
 from ferrule.renderer.c.style import cuda_renderer, opencl_renderer
 
-TURNED = list(every((False, True), repeat=2))
+TRANSPOSED = list(every((False, True), repeat=2))
 WARPS = BlockTile(4, 4, 8, 8, step=32, matrices=MMA)
 THREADS = BlockTile(rows=2, columns=4, row_threads=8, column_threads=8, step=8)
 
@@ -46,19 +46,22 @@ class Product:
     n: int
     k: int
     dtype: DType = dtypes.float32
-    turned: tuple[bool, bool] = (False, False)
+    transposed: tuple[bool, bool] = (False, False)
 
     @property
     def ast(self) -> LazyOp:
         factors = []
-        for slot, shape, turned in self._operands():
-            x = load(slot, *(shape[::-1] if turned else shape), dtype=self.dtype)
-            x = x.permute((1, 0)) if turned else x
+        for slot, shape, transposed in self._operands():
+            x = load(slot, *(shape[::-1] if transposed else shape), dtype=self.dtype)
+            x = x.permute((1, 0)) if transposed else x
             factors.append(x if self.dtype is dtypes.float32 else widened(x))
         return store(matmul(*factors))
 
     def _operands(self) -> list[tuple[int, tuple[int, int], bool]]:
-        return [(1, (self.m, self.k), self.turned[0]), (2, (self.k, self.n), self.turned[1])]
+        return [
+            (1, (self.m, self.k), self.transposed[0]),
+            (2, (self.k, self.n), self.transposed[1]),
+        ]
 
     def inputs(self) -> list[np.ndarray[Any, Any]]:
         generator = np.random.default_rng(0)
@@ -70,7 +73,7 @@ class Product:
     def check(self, run: Any, by: MatrixIntrinsic = MMA) -> None:
         """`run` changes flat buffers as the kernel does."""
         inputs = self.inputs()
-        pairs = zip(inputs, self.turned, strict=True)
+        pairs = zip(inputs, self.transposed, strict=True)
         stored = [np.ascontiguousarray(x.T if t else x).ravel() for x, t in pairs]
         found = run([np.full(self.m * self.n, np.nan, np.float32), *stored])
         a, b = (as_multiplied(x, by) for x in inputs)
@@ -100,31 +103,31 @@ def count(uops: Sequence[UOp], op: UOps) -> int:
 # -- values ----------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("stages", [2, 3, 4])
-@pytest.mark.parametrize("turned", TURNED, ids=str)
-def test_tiles_of_threads(turned: tuple[bool, bool], stages: int) -> None:
-    product = Product(19, 37, 43, turned=turned)
-    uops = tiled(product, replace(THREADS, stages=stages)).uops
+@pytest.mark.parametrize("pipeline_depth", [2, 3, 4])
+@pytest.mark.parametrize("transposed", TRANSPOSED, ids=str)
+def test_tiles_of_threads(transposed: tuple[bool, bool], pipeline_depth: int) -> None:
+    product = Product(19, 37, 43, transposed=transposed)
+    uops = tiled(product, replace(THREADS, pipeline_depth=pipeline_depth)).uops
     product.check(interpreted(uops))
-    assert count(uops, UOps.COMMIT) == stages
+    assert count(uops, UOps.COMMIT) == pipeline_depth
     # What a step copies is on its way until the step that reads it: one barrier for each.
     assert count(uops, UOps.BARRIER) == 1
     waits = [u.arg for u in uops if u.op is UOps.WAIT]
-    assert waits == [stages - 2, 0]
+    assert waits == [pipeline_depth - 2, 0]
 
 
-@pytest.mark.parametrize("stages", [1, 2, 3])
-@pytest.mark.parametrize("turned", TURNED, ids=str)
-def test_tiles_of_warps(turned: tuple[bool, bool], stages: int) -> None:
-    """No operand is turned on the way: what the warps load are rows or columns of it."""
-    product = Product(70, 36, 74, dtypes.float16, turned)
-    uops = tiled(product, replace(WARPS, stages=stages)).uops
+@pytest.mark.parametrize("pipeline_depth", [1, 2, 3])
+@pytest.mark.parametrize("transposed", TRANSPOSED, ids=str)
+def test_tiles_of_warps(transposed: tuple[bool, bool], pipeline_depth: int) -> None:
+    """No operand is transposed on the way: what the warps load are rows or columns of it."""
+    product = Product(70, 36, 74, dtypes.float16, transposed)
+    uops = tiled(product, replace(WARPS, pipeline_depth=pipeline_depth)).uops
     product.check(interpreted(uops))
     # Two rows of matrices and one pair of columns for four products.
     matrices = [u.arg for u in uops if u.op is UOps.MATRICES]
-    assert sorted(matrices) == sorted([turned[0]] * 2 + [not turned[1]])
+    assert sorted(matrices) == sorted([transposed[0]] * 2 + [not transposed[1]])
     assert count(uops, UOps.MMA) == 4
-    assert (count(uops, UOps.COPY) > 0) == (stages > 1)
+    assert (count(uops, UOps.COPY) > 0) == (pipeline_depth > 1)
     shared = {u for u in uops if u.op is UOps.SHARED}
     assert not any(u.op is UOps.LOAD and u.src[0] in shared for u in uops)
 
@@ -132,10 +135,10 @@ def test_tiles_of_warps(turned: tuple[bool, bool], stages: int) -> None:
 @pytest.mark.parametrize("terms", [2, 8, 9, 16, 31])
 def test_sums_that_are_shorter_than_what_there_is_memory_for(terms: int) -> None:
     product = Product(17, 20, terms)
-    product.check(interpreted(tiled(product, replace(THREADS, stages=4)).uops))
+    product.check(interpreted(tiled(product, replace(THREADS, pipeline_depth=4)).uops))
 
 
-@pytest.mark.parametrize("stages", [2, 3])
+@pytest.mark.parametrize("pipeline_depth", [2, 3])
 @pytest.mark.parametrize(
     ("product", "tile", "copies"),
     [
@@ -144,14 +147,14 @@ def test_sums_that_are_shorter_than_what_there_is_memory_for(terms: int) -> None
         (Product(19, 37, 43, dtypes.float16), THREADS, 0),  # both are widened on the way
         (Product(19, 36, 44, dtypes.float16, (True, False)), THREADS, 0),
     ],
-    ids=["odd", "odd and even", "widened", "turned"],
+    ids=["odd", "odd and even", "widened", "transposed"],
 )
 def test_what_cannot_go_by_itself_is_in_registers_while_the_threads_multiply(
-    product: Product, tile: BlockTile, copies: int, stages: int
+    product: Product, tile: BlockTile, copies: int, pipeline_depth: int
 ) -> None:
-    uops = tiled(product, replace(tile, stages=stages)).uops
+    uops = tiled(product, replace(tile, pipeline_depth=pipeline_depth)).uops
     product.check(interpreted(uops))
-    assert count(uops, UOps.COPY) == copies * stages
+    assert count(uops, UOps.COPY) == copies * pipeline_depth
     assert count(uops, UOps.BARRIER) == 1
     body = uops[next(i for i, u in enumerate(uops) if u.op is UOps.BARRIER) :]
     loaded = [i for i, u in enumerate(body) if u.op is UOps.LOAD and u.src[0].op is UOps.PARAM]
@@ -165,8 +168,8 @@ def test_what_cannot_go_by_itself_is_in_registers_while_the_threads_multiply(
 
 def test_the_same_in_opencl() -> None:
     for product, tile in (
-        (Product(19, 37, 43, turned=(True, False)), replace(THREADS, stages=3)),
-        (Product(19, 36, 44, turned=(False, True)), replace(THREADS, stages=2)),
+        (Product(19, 37, 43, transposed=(True, False)), replace(THREADS, pipeline_depth=3)),
+        (Product(19, 36, 44, transposed=(False, True)), replace(THREADS, pipeline_depth=2)),
     ):
         uops = tiled(product, tile).uops
         product.check(lambda buffers, uops=uops: run_as_opencl(uops, buffers)[0])
@@ -183,7 +186,7 @@ def test_the_same_in_opencl() -> None:
     ids=["threads", "warps", "registers"],
 )
 def test_without_waiting_it_is_a_race(product: Product, tile: BlockTile, op: UOps) -> None:
-    uops = tiled(product, replace(tile, stages=3)).uops
+    uops = tiled(product, replace(tile, pipeline_depth=3)).uops
     waits = next(u for u in uops if u.op is op)
     with pytest.raises((RaceError, AccessError)):
         product.check(interpreted([u for u in uops if u is not waits]))
@@ -191,7 +194,7 @@ def test_without_waiting_it_is_a_race(product: Product, tile: BlockTile, op: UOp
 
 def test_waiting_for_too_few_is_found() -> None:
     product = Product(19, 37, 43)
-    uops = tiled(product, replace(THREADS, stages=3)).uops
+    uops = tiled(product, replace(THREADS, pipeline_depth=3)).uops
     later = {u: UOp(UOps.WAIT, arg=u.arg + 1) for u in uops if u.op is UOps.WAIT and u.arg}
     assert later
     with pytest.raises(AccessError, match="never written"):
@@ -258,23 +261,23 @@ def bank_turns(product: Product, tile: BlockTile) -> dict[str, tuple[int, int]]:
 
 
 @pytest.mark.parametrize("step", [16, 32, 64])
-@pytest.mark.parametrize("stages", [1, 2])
-@pytest.mark.parametrize("turned", TURNED, ids=str)
+@pytest.mark.parametrize("pipeline_depth", [1, 2])
+@pytest.mark.parametrize("transposed", TRANSPOSED, ids=str)
 @pytest.mark.parametrize("by", [MMA, MMA_TF32], ids=lambda by: by.name)
 def test_warps_take_turns_at_no_bank(
-    by: MatrixIntrinsic, turned: tuple[bool, bool], stages: int, step: int
+    by: MatrixIntrinsic, transposed: tuple[bool, bool], pipeline_depth: int, step: int
 ) -> None:
-    tile = BlockTile(4, 8, 16, 8, step, matrices=by, stages=stages)
-    found = bank_turns(Product(64, 64, 2 * step, by.sources[0], turned), tile)
-    assert found.keys() == {"load", "copy" if stages > 1 else "store"}
+    tile = BlockTile(4, 8, 16, 8, step, matrices=by, pipeline_depth=pipeline_depth)
+    found = bank_turns(Product(64, 64, 2 * step, by.sources[0], transposed), tile)
+    assert found.keys() == {"load", "copy" if pipeline_depth > 1 else "store"}
     for what, (real, least) in found.items():
         assert real == least, what
 
 
-@pytest.mark.parametrize("turned", TURNED, ids=str)
-def test_threads_take_turns_at_no_bank(turned: tuple[bool, bool]) -> None:
-    tile = BlockTile(8, 8, 16, 16, step=16, stages=2)
-    found = bank_turns(Product(128, 128, 16, turned=turned), tile)
+@pytest.mark.parametrize("transposed", TRANSPOSED, ids=str)
+def test_threads_take_turns_at_no_bank(transposed: tuple[bool, bool]) -> None:
+    tile = BlockTile(8, 8, 16, 16, step=16, pipeline_depth=2)
+    found = bank_turns(Product(128, 128, 16, transposed=transposed), tile)
     assert found.keys() == {"load", "copy"}
     for what, (real, least) in found.items():
         assert real == least, what
@@ -319,15 +322,15 @@ def staged() -> Plan:
 
 
 def test_opts_go_to_json_and_back() -> None:
-    opts = tiled(Product(40, 36, 74, dtypes.float16), replace(WARPS, stages=3)).opts
+    opts = tiled(Product(40, 36, 74, dtypes.float16), replace(WARPS, pipeline_depth=3)).opts
     assert {"pipeline", "swizzle"} <= {opt.primitive for opt in opts}
     assert tuple(Opt.from_json(opt.to_json()) for opt in opts) == opts
 
 
-def test_a_kernel_says_how_many_stages_there_are() -> None:
+def test_a_kernel_says_the_depth_of_a_pipeline() -> None:
     plan = staged()
     plan.do("pipeline", "a", 3)
-    assert "# 3 stages" in show(plan.kernel)
+    assert "# pipeline of depth 3" in show(plan.kernel)
 
 
 def _copied_for_all() -> Plan:
@@ -336,7 +339,7 @@ def _copied_for_all() -> Plan:
     return plan
 
 
-def _copied_in_two_stages() -> Plan:
+def _copied_ahead_by_one() -> Plan:
     plan = staged()
     stage(plan, 2, "b")
     plan.do("pipeline", "a", 2)
@@ -363,22 +366,22 @@ def _copy(kernel: Kernel) -> str:
 
 
 @pytest.mark.parametrize(
-    ("plan", "nest", "stages", "problem"),
+    ("plan", "nest", "pipeline_depth", "problem"),
     [
         (staged, _copy, 1, "there are two at least"),
         (planned, _output, 2, "it hangs in no loop"),
         (planned, _sum, 2, "it stores, combines or overwrites values"),
         (_copied_for_all, _copy, 2, "it hangs in no loop"),
-        (_copied_in_two_stages, _copy, 3, "another nest at its place has another number of stages"),
+        (_copied_ahead_by_one, _copy, 3, "another nest at its place has another pipeline depth"),
         (_copied_in_peeled_parts, _copy, 2, r".* is no plain loop"),
     ],
 )
 def test_what_cannot_be_made_ahead(
-    plan: Callable[[], Plan], nest: Callable[[Kernel], str], stages: int, problem: str
+    plan: Callable[[], Plan], nest: Callable[[Kernel], str], pipeline_depth: int, problem: str
 ) -> None:
     made = plan()
     with pytest.raises(ScheduleError, match=rf"pipeline\(\w+, \d\) in kernel k: {problem}"):
-        made.do("pipeline", nest(made.kernel), stages)
+        made.do("pipeline", nest(made.kernel), pipeline_depth)
 
 
 def test_what_the_kernel_stores_to_is_not_copied_ahead() -> None:
@@ -398,7 +401,9 @@ def test_a_loop_that_is_shared_out_later_is_found() -> None:
     total = the_reduce(plan.kernel)
     parts = total.loops[0].range
     bound = Opt("bind", (total.name, parts.name))
-    with pytest.raises(KernelError, match=rf"a has 2 stages, but {parts} is no plain loop"):
+    with pytest.raises(
+        KernelError, match=rf"a has a pipeline of depth 2, but {parts} is no plain loop"
+    ):
         apply_opts(plan.kernel, [bound])
 
 
@@ -437,7 +442,7 @@ def test_a_swizzled_copy_has_the_same_values() -> None:
 @pytest.mark.parametrize("options", [(), ("-DFERRULE_UNALIGNED",)], ids=["aligned", "unaligned"])
 def test_instructions_of_a_gpu(options: tuple[str, ...]) -> None:
     product = Product(64, 64, 64, dtypes.bfloat16, (True, False))
-    uops = tiled(product, replace(WARPS, stages=3)).uops
+    uops = tiled(product, replace(WARPS, pipeline_depth=3)).uops
     text = compile_as_cuda(uops, "compute_80", options).decode()
     assert ("cp.async.cg.shared.global" in text) == (not options)
     assert "cp.async.wait_group 1;" in text
@@ -452,7 +457,9 @@ def test_memory_that_a_launch_asks_for() -> None:
     target = replace(GPU, shared_bytes=96 << 10, static_shared_bytes=48 << 10)
     plan = Plan(lower(Product(64, 64, 64).ast, "tiled"), target)
     plan.collapse()
-    assert tile_grid(plan, the_output(plan.kernel).name, BlockTile(4, 4, 16, 16, step=64, stages=2))
+    assert tile_grid(
+        plan, the_output(plan.kernel).name, BlockTile(4, 4, 16, 16, step=64, pipeline_depth=2)
+    )
     linearizer = Linearizer(Product(64, 64, 64).ast, target, plan.opts, "tiled").linearize()
     arrays = [u.arg[1] * 4 for u in linearizer.uops if u.op is UOps.SHARED]
     assert linearizer.shared_bytes == sum(arrays) > 48 << 10
@@ -488,7 +495,7 @@ def test_blocks_that_shared_memory_has_room_for() -> None:
     assert "__launch_bounds__(64) " in cuda_renderer(too_few).render("k", uops)
 
 
-def test_elements_that_are_turned_are_copied_one_by_one() -> None:
-    uops = tiled(Product(64, 64, 64), replace(THREADS, stages=2)).uops
+def test_elements_that_are_transposed_are_copied_one_by_one() -> None:
+    uops = tiled(Product(64, 64, 64), replace(THREADS, pipeline_depth=2)).uops
     text = compile_as_cuda(uops, "compute_80").decode()
     assert "cp.async.ca.shared.global [%r" in text.replace("  ", " ")

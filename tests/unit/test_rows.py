@@ -47,12 +47,12 @@ def test_what_is_the_same_for_all_terms_is_no_reason_for_lanes_along_channels(
     assert all(k.origin(lane.range).size.max != channels for k, lane in found)
 
 
-@pytest.mark.parametrize(("most", "kept"), [(1024, True), (1 << 20, False)])
-def test_a_row_of_unknown_length_is_kept_if_the_longest_may_be(most: int, kept: bool) -> None:
+@pytest.mark.parametrize(("most", "staged"), [(1024, True), (1 << 20, False)])
+def test_a_row_of_unknown_length_is_staged_if_the_longest_may_be(most: int, staged: bool) -> None:
     """Else each power of a softmax is computed twice."""
     ast = store(softmax(load(1, 64, Variable("n", 1, most)), 1))
     kernel = schedule(lower(ast, "k"), HOST).kernel
-    assert ("sum1.row" in kernel.computes) == kept
+    assert ("sum1.row" in kernel.computes) == staged
 
 
 def test_what_is_the_same_for_all_that_is_picked_from_a_row_is_computed_once() -> None:
@@ -105,7 +105,7 @@ def test_a_mask_or_what_it_leaves_is_no_reason_for_lanes_along_the_terms() -> No
     x, mask = normals(8, 40, 48), normals(8, 40)
     mean = (x * mask.unsqueeze(2)).sum(1) / (mask * mask).sum(1, keepdim=True)
     (kernel,) = kernels(mean)
-    (weighted,) = (n for n in reduces(kernel) if n.kept)
+    (weighted,) = (n for n in reduces(kernel) if n.result_axes)
     lanes = of_kind(weighted, Kind.VECTOR)
     assert lanes
     assert {kernel.origin(lane.range).size.arg for lane in lanes} == {48}, "columns of x"

@@ -68,10 +68,10 @@ def test_lanes_go_along_columns_where_these_are_contiguous() -> None:
     kernel = Linearizer(sums(40, 64, 0), WIDE).scheduled
     kinds = [loop.kind for loop in the_reduce(kernel).loops]
     assert kinds == [Kind.UNROLL, Kind.VECTOR]
-    assert the_reduce(kernel).computes[0].by_lanes is None
+    assert the_reduce(kernel).computes[0].scan_lanes is None
     kernel = Linearizer(sums(64, 40, 1), WIDE).scheduled
     assert [loop.kind for loop in the_reduce(kernel).loops] == [Kind.VECTOR]
-    assert the_reduce(kernel).computes[0].by_lanes is not None
+    assert the_reduce(kernel).computes[0].scan_lanes is not None
 
 
 Value: TypeAlias = "LazyOp | LazyBuffer"
@@ -178,15 +178,15 @@ def test_what_is_padded_with_another_number_is_no_running_sum() -> None:
     assert scanned(the_reduce(kernel), the_output(kernel).loops[0].range) is None
 
 
-def test_lanes_need_something_that_runs() -> None:
+def test_lanes_need_something_that_is_carried() -> None:
     kernel = lower(sums(3, 30, 1), "k")
-    with pytest.raises(ScheduleError, match="runs along the loop it hangs in"):
+    with pytest.raises(ScheduleError, match="the loop that it hangs in does not carry it alone"):
         apply_opts(kernel, [Opt("prefix", (the_reduce(kernel).name, 16))])
     along = the_output(kernel).loops[1].range.name
     scan = Opt("scan", (the_reduce(kernel).name, along))
     with pytest.raises(ScheduleError, match="no power of two"):
         apply_opts(kernel, [scan, Opt("prefix", (the_reduce(kernel).name, 12))])
-    with pytest.raises(ScheduleError, match="runs along"):
+    with pytest.raises(ScheduleError, match="carries"):
         apply_opts(kernel, [scan, Opt("vectorize", (the_output(kernel).name, along))])
 
 
@@ -219,7 +219,7 @@ def test_lanes_need_terms_that_vary() -> None:
     ones = LazyOp(BufferOps.CONST, (), ConstBuffer(1.0, dtypes.float32, SHAPE))
     kernel = lower(store(running(ReduceOps.SUM, ones, 0, 0)), "k")
     name, along = the_reduce(kernel).name, the_output(kernel).loops[0].range.name
-    with pytest.raises(ScheduleError, match="of terms that vary with that"):
+    with pytest.raises(ScheduleError, match="its terms do not vary with that"):
         apply_opts(kernel, [Opt("scan", (name, along)), Opt("prefix", (name, 16))])
 
 

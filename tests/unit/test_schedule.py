@@ -200,8 +200,8 @@ def test_attention_is_one_kernel_that_keeps_its_scores() -> None:
     query, key, values = (value(2, 64, 32, seed=seed) for seed in range(3))
     (item,) = kernels(softmax(query @ key.transposed * 0.125) @ values)
     assert len(reduces(item)) == 4
-    kept = [node for node in item.ast.toposort() if node.op is BufferOps.KEEP]
-    assert [(node.shape, node.arg) for node in kept] == [((2, 64, 64), (2,))] * 3
+    stages = [node for node in item.ast.toposort() if node.op is BufferOps.STAGE]
+    assert [(node.shape, node.arg) for node in stages] == [((2, 64, 64), (2,))] * 3
 
 
 def adjoint_of_windows(taps: int, stride: int, channels: int = 16) -> Value:

@@ -71,7 +71,7 @@ def test_small_windows_have_lanes_along_the_results(name: str) -> None:
     """Between the borders, whole vectors are loaded, and no load has a mask."""
     case = next(case for case in CASES if case.name == name)
     linearizer = Linearizer(case.ast, replace(WIDE, max_threads=1)).linearize()
-    assert [opt.primitive for opt in linearizer.opts].count("write_out") == 1
+    assert [opt.primitive for opt in linearizer.opts].count("expand_reduce") == 1
     uops = linearizer.uops
     stores = [u for u in uops if u.op is UOps.STORE]
     assert {u.src[2].lanes for u in stores} == {16}
@@ -83,13 +83,13 @@ def test_small_windows_have_lanes_along_the_results(name: str) -> None:
 
 def test_sums_of_many_terms_stay_loops() -> None:
     linearizer = Linearizer(store(total(load(1, 200, 26), 1)), WIDE).linearize()
-    assert "write_out" not in [opt.primitive for opt in linearizer.opts]
+    assert "expand_reduce" not in [opt.primitive for opt in linearizer.opts]
 
 
 def test_sums_that_results_have_in_common_are_computed_once() -> None:
     """Written out, each of the 8 results of a place would add up the same 8 terms."""
     linearizer = Linearizer(store(softmax(load(1, 4, 8, 400), 1)), WIDE).linearize()
-    assert "write_out" not in [opt.primitive for opt in linearizer.opts]
+    assert "expand_reduce" not in [opt.primitive for opt in linearizer.opts]
     stores = [u for u in linearizer.uops if u.op is UOps.STORE]
     assert {u.src[2].lanes for u in stores} == {16}
 
@@ -127,7 +127,7 @@ def test_a_loop_in_segments_is_not_split() -> None:
 
 
 @pytest.mark.parametrize("shape", [(40, 40), (33, 50), (16, 16), (100, 19)])
-def test_only_what_lies_across_is_turned(shape: tuple[int, int]) -> None:
+def test_only_what_lies_across_is_transposed(shape: tuple[int, int]) -> None:
     """What lies along the result is loaded so, and no square at the edge has a mask."""
     n, m = shape
     ast = store(add(load(1, n, m), load(2, m, n).permute((1, 0))))
@@ -142,7 +142,7 @@ def test_only_what_lies_across_is_turned(shape: tuple[int, int]) -> None:
 
 
 @pytest.mark.parametrize("steps", [(-1, 1), (1, -1), (-1, -1)], ids=str)
-def test_images_turned_by_a_quarter_are_turned_in_squares(steps: tuple[int, int]) -> None:
+def test_images_turned_by_a_quarter_are_transposed_in_squares(steps: tuple[int, int]) -> None:
     """Backwards along what is loaded is as near as forwards: nothing is gathered."""
     ast = store(add(load(1, 50, 33).permute((1, 0)).stride(steps), constant(1.0, (33, 50))))
     uops = Linearizer(ast, WIDE).linearize().uops
@@ -152,8 +152,8 @@ def test_images_turned_by_a_quarter_are_turned_in_squares(steps: tuple[int, int]
     image = np.random.default_rng(0).standard_normal((50, 33)).astype(np.float32)
     out = np.full(33 * 50, np.nan, np.float32)
     interpret(uops, [out, image.ravel()], [], 0, extent(uops, []))
-    turned = image.T[:: steps[0], :: steps[1]]
-    np.testing.assert_array_equal(out.reshape(33, 50), turned + 1)
+    transposed = image.T[:: steps[0], :: steps[1]]
+    np.testing.assert_array_equal(out.reshape(33, 50), transposed + 1)
 
 
 def test_what_is_stored_in_place_is_not_computed_twice() -> None:
@@ -165,7 +165,7 @@ def test_what_is_stored_in_place_is_not_computed_twice() -> None:
     assert tails == {"peel"}
 
 
-def test_a_border_around_what_is_turned() -> None:
+def test_a_border_around_what_is_transposed() -> None:
     """Loops with copies inside are not in segments: these have the conditions too."""
     wide = load(1, 40, 40).pad(((0, 8), (0, 8)))
     ast = store(add(wide, load(2, 48, 48).permute((1, 0))))
@@ -178,8 +178,8 @@ def test_a_border_around_what_is_turned() -> None:
 
 @pytest.mark.parametrize("shape", [(768, 192), (64, 3, 7, 7), (100, 197), (5, 7), (1000, 512)])
 def test_random_numbers_are_made_along_memory(shape: tuple[int, ...]) -> None:
-    """Whatever the shape, nothing is turned, and but for the end the digits of an element's number
-    are loaded as vectors, or are the same for all lanes.
+    """Whatever the shape, nothing is transposed, and but for the end the digits of an element's
+    number are loaded as vectors, or are the same for all lanes.
     """
     drawing, advancing = create_schedule([Tensor.rand(*shape, device="CPU").lazydata])
     assert advancing.out.size == 1
@@ -205,7 +205,7 @@ def test_loops_are_fused_where_a_remainder_stays_one() -> None:
     assert "fuse" not in {opt.primitive for opt in schedule(lower(by_row, "k"), WIDE).opts}
 
 
-def test_what_is_contiguous_along_no_loop_is_not_turned() -> None:
+def test_what_is_contiguous_along_no_loop_is_not_transposed() -> None:
     """`x[i // 2, j // 3]` is near along both, and a step along neither is constant."""
     x = load(1, 32, 1, 32, 1).expand((32, 2, 32, 3)).reshape((64, 96))
     plan = schedule(lower(store(x), "k"), WIDE)

@@ -168,21 +168,21 @@ def channels_last(size: tuple[int, int], channels: int, taps: int) -> LazyOp:
     return total(mul(x, load(2, 1, channels, 1, 1, taps, taps).expand(x.shape)), 4, 5)
 
 
-def test_images_with_channels_last_are_copied_turned() -> None:
+def test_images_with_channels_last_are_copied_transposed() -> None:
     """Their lines would be gathered element by element, seven times each."""
     kernel = scheduled(channels_last((24, 24), 48, 7), WITH_MASKS)
     (copy,) = copies(kernel)
-    *_, turned, lane = copy.loops
-    assert turned.kind is Kind.TRANSPOSE
+    *_, transposed, lane = copy.loops
+    assert transposed.kind is Kind.TRANSPOSE
     (element,) = (e for e in copy.nodes if e.op is ExprOp.LOAD)
-    assert step_of(element.src[0], turned.range) == 1 < step_of(element.src[0], lane.range)
+    assert step_of(element.src[0], transposed.range) == 1 < step_of(element.src[0], lane.range)
 
 
 @pytest.mark.parametrize(
     ("size", "channels", "taps"), [((24, 24), 40, 7), ((5, 17), 16, 3), ((9, 6), 21, 5)]
 )
 @pytest.mark.parametrize("target", [TARGET, WITH_MASKS])
-def test_what_is_copied_turned(
+def test_what_is_copied_transposed(
     size: tuple[int, int], channels: int, taps: int, target: Target
 ) -> None:
     """Lines, lanes and channels that leave some over."""

@@ -27,9 +27,9 @@ from ferrule.renderer.c.style import cuda_renderer
 from ferrule.runtime.cuda.compiler import CUDACompiler
 
 H100 = nvidia("sm_90a")
-TURNED = list(every((False, True), repeat=2))
-SMALL = BlockTile(2, 16, 32, 4, step=64, matrices=WGMMA, stages=3)
-LARGE = BlockTile(2, 32, 64, 4, step=64, matrices=WGMMA, stages=4)
+TRANSPOSED = list(every((False, True), repeat=2))
+SMALL = BlockTile(2, 16, 32, 4, step=64, matrices=WGMMA, pipeline_depth=3)
+LARGE = BlockTile(2, 32, 64, 4, step=64, matrices=WGMMA, pipeline_depth=4)
 
 
 def tiled(product: Product, tile: BlockTile) -> Linearizer:
@@ -40,20 +40,20 @@ def tiled(product: Product, tile: BlockTile) -> Linearizer:
 
 
 @pytest.mark.parametrize("tile", [SMALL, LARGE], ids=["64x64", "128x128"])
-@pytest.mark.parametrize("turned", TURNED, ids=str)
+@pytest.mark.parametrize("transposed", TRANSPOSED, ids=str)
 @pytest.mark.parametrize("dtype", WGMMA.sources, ids=lambda dtype: dtype.name)
-def test_products(dtype, turned: tuple[bool, bool], tile: BlockTile) -> None:  # type: ignore[no-untyped-def]
-    product = Product(136, 72, 200, dtype, turned)
+def test_products(dtype, transposed: tuple[bool, bool], tile: BlockTile) -> None:  # type: ignore[no-untyped-def]
+    product = Product(136, 72, 200, dtype, transposed)
     uops = tiled(product, tile).uops
     product.check(interpreted(uops))
     # One for all columns, begun in a loop over the terms of a step.
     (together,) = [u for u in uops if u.op is UOps.WGMMA]
     assert together.lanes == tile.rows * tile.columns
-    assert [distance > 0 for distance in together.arg] == [turned[0], not turned[1]]
+    assert [distance > 0 for distance in together.arg] == [transposed[0], not transposed[1]]
     assert not count(uops, UOps.MATRICES) + count(uops, UOps.MMA)
 
 
-def test_sums_of_fewer_steps_than_there_are_stages() -> None:
+def test_sums_of_fewer_steps_than_the_pipeline_is_deep() -> None:
     for terms in (8, 64, 72, 128):
         product = Product(64, 64, terms, dtypes.bfloat16)
         product.check(interpreted(tiled(product, LARGE).uops))
@@ -63,8 +63,8 @@ def test_one_barrier_for_each_step_and_products_that_go_on() -> None:
     uops = tiled(Product(128, 128, 512, dtypes.float16), LARGE).uops
     assert count(uops, UOps.BARRIER) == count(uops, UOps.PROXY_FENCE) == 1
     assert [u.arg for u in uops if u.op is UOps.WGMMA_WAIT] == [1, 0]
-    # Two steps are on their way: one stage is read by this step, one by that before.
-    assert [u.arg for u in uops if u.op is UOps.WAIT] == [LARGE.stages - 3, 0]
+    # Two steps are on their way: one copy is read by this step, one by that before.
+    assert [u.arg for u in uops if u.op is UOps.WAIT] == [LARGE.pipeline_depth - 3, 0]
 
 
 def changed(uops: list[UOp], op: UOps, arg: object = None) -> list[UOp]:
@@ -113,7 +113,7 @@ def test_what_is_no_product_by_warp_groups() -> None:
 
 def chain_tile(groups: int, terms: int, columns: int) -> ChainTile:
     """Rows for so many warp groups, and lines of 64 terms and columns."""
-    scores = BlockTile(2, 16 * terms, 32 * groups, 4, step=64, matrices=WGMMA, stages=2)
+    scores = BlockTile(2, 16 * terms, 32 * groups, 4, step=64, matrices=WGMMA, pipeline_depth=2)
     return ChainTile(scores, replace(scores, columns=16 * columns, step=64 * terms), whole=True)
 
 

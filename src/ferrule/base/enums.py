@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import enum
 import sys
-from typing import TYPE_CHECKING, Any
+import warnings
+from typing import TYPE_CHECKING, Any, final
 
 
 class _Members(enum.EnumType):
@@ -42,3 +43,27 @@ class Enum(enum.Enum, metaclass=_Members):
                 raise TypeError(
                     f"{cls.__name__}.{name}: a class method of an Enum is found unbound"
                 )
+
+
+@final
+class Renamed:
+    """The name that a member had before: gives the member, with a warning.
+
+    It belongs in a base class of the enumeration, because look-ups do not call what they find in
+    the enumeration's own `__dict__`.
+    """
+
+    def __init__(self, now: str) -> None:
+        self.now = now
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        self.name = name
+
+    def __get__(self, instance: object, owner: Any) -> Any:
+        warnings.warn(
+            f"{owner.__name__}.{self.name} is {owner.__name__}.{self.now} now; its old name will "
+            "be gone in the next version",
+            DeprecationWarning,
+            stacklevel=2 if sys.version_info >= (3, 12) else 3,  # `__getattr__` is in between
+        )
+        return getattr(owner, self.now)

@@ -64,8 +64,8 @@ class Lowering:
         self.tails: dict[Expr, Expr] = {}
         """Conditions that hold wherever a result is stored, each with the range that it is about.
         """
-        self.kept: list[tuple[LazyOp, Index]] = []
-        """The KEEP nodes met so far, each with the index at which it is read."""
+        self.stages: list[tuple[LazyOp, Index]] = []
+        """The STAGE nodes met so far, each with the index at which it is read."""
         self._own_ranges: dict[LazyOp, tuple[Expr, ...]] = {}
         self._number = itertools.count()
 
@@ -93,8 +93,8 @@ class Lowering:
 
     def _rule(self, node: LazyOp, idx: Index, valid: Expr) -> Rule:
         match node.op:
-            case BufferOps.KEEP:
-                return self._keep(node, idx, valid)
+            case BufferOps.STAGE:
+                return self._stage(node, idx, valid)
             case BufferOps():
                 return self._leaf(node, idx, valid)
             case MovementOps.GATHER:
@@ -191,7 +191,7 @@ class Lowering:
         return cast(total, node.dtype)
 
     def _ranges_of(self, node: LazyOp, axes: Sequence[int]) -> tuple[Expr, ...]:
-        """The ranges that a REDUCE or a KEEP has of its own, over `axes` of its source."""
+        """The ranges that a REDUCE or a STAGE has of its own, over `axes` of its source."""
         ranges = self._own_ranges.get(node)
         if ranges is None:
             number = next(self._number)
@@ -199,8 +199,8 @@ class Lowering:
             self._own_ranges[node] = ranges
         return ranges
 
-    def _keep(self, node: LazyOp, idx: Index, valid: Expr) -> Rule:
-        """A block of the source over all kept axes, read at `idx`.
+    def _stage(self, node: LazyOp, idx: Index, valid: Expr) -> Rule:
+        """A block of a stage, over all of its axes, read at `idx`.
 
         The block is the same for every index along these axes. So it is computed under the parts of
         the condition that do not depend on them.
@@ -214,8 +214,8 @@ class Lowering:
         if not ranges:
             return body
         index = tuple(idx[a] for a in axes)
-        self.kept.append((node, idx))
-        return Expr(ExprOp.KEEP, body.dtype, (body, *index), ("keep", ranges))
+        self.stages.append((node, idx))
+        return Expr(ExprOp.STAGE, body.dtype, (body, *index), ("stage", ranges))
 
     def _elementwise(self, node: LazyOp, idx: Index, valid: Expr) -> Rule:
         operands = []

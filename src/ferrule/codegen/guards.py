@@ -17,7 +17,7 @@ from ferrule.codegen.kernel import MONOIDS, Compute, Kernel, Loop, Nest, Store, 
 from ferrule.codegen.opt import Opt
 from ferrule.codegen.plan import Plan, loads, step_of
 from ferrule.codegen.primitives.editing import ScheduleError
-from ferrule.codegen.schedules.cpu.chains import has_blocks
+from ferrule.codegen.schedules.cpu.chains import has_stages
 from ferrule.codegen.schedules.cpu.rows import schedule_rows
 from ferrule.codegen.wellformed import verify
 from ferrule.ir.dtype import dtypes
@@ -257,6 +257,6 @@ def _in_rows(kernel: Kernel, target: Target) -> Kernel:
     plan = Plan(kernel, target)
     for nest in plan.kernel.roots:
         below = plan.below(nest.name)
-        if below and not stores_to_one_place(nest) and not has_blocks(plan, nest.name):
+        if below and not stores_to_one_place(nest) and not has_stages(plan, nest.name):
             schedule_rows(plan, nest.name, below)
     return plan.kernel

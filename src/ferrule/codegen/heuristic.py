@@ -11,7 +11,7 @@ from __future__ import annotations
 from ferrule.codegen.kernel import Kernel, stores_to_one_place
 from ferrule.codegen.opt import Opt
 from ferrule.codegen.plan import Plan
-from ferrule.codegen.schedules.cpu.chains import has_blocks, schedule_chain
+from ferrule.codegen.schedules.cpu.chains import has_stages, schedule_chain
 from ferrule.codegen.schedules.cpu.contraction import is_contraction, schedule_contraction
 from ferrule.codegen.schedules.cpu.rows import schedule_rows
 from ferrule.codegen.schedules.cpu.scans import schedule_scan
@@ -56,7 +56,7 @@ def _schedule_root(plan: Plan, name: str) -> None:
         return
     if plan.attempt(schedule_scan, name, *below):
         return
-    if has_blocks(plan, name):
+    if has_stages(plan, name):
         schedule_chain(plan, name)
         return
     contraction = next((n for n in below if is_contraction(nest, plan.nest(n))), None)

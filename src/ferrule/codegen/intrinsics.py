@@ -262,17 +262,17 @@ def by_warp_groups(by: MatrixIntrinsic, target: Target) -> MatrixIntrinsic | Non
     return WGMMA if by.sources == WGMMA.sources and WGMMA.is_native(target) else None
 
 
-def of_matrices(t: Any, e: Any, turned: bool, packed: int = 2) -> tuple[Any, Any, Any]:
+def of_matrices(t: Any, e: Any, transposed: bool, packed: int = 2) -> tuple[Any, Any, Any]:
     """The element that thread t of a warp gets as its e-th of four matrices, as (matrix, row,
     column).
 
     The matrices have 8 rows of 16 bytes. Thread 8 * m + i has given the address of row i of matrix
     m. Elements are `packed` to 32 bits. The order is that of `left` and `right` of an intrinsic for
-    two or four matrices, if the rows run along the terms; or, if `turned`, the columns. Elements of
-    32 bits cannot be transposed.
+    two or four matrices, if the rows run along the terms; or, if `transposed`, the columns.
+    Elements of 32 bits cannot be transposed.
     """
     row, column = t // 4, t % 4 * packed + e % packed
-    return e // packed, *((column, row) if turned else (row, column))
+    return e // packed, *((column, row) if transposed else (row, column))
 
 
 def of_warp_groups(first: Any, row: Any, term: Any, distance: int) -> Any:

@@ -95,9 +95,9 @@ class Loop:
     With `peel`, that condition holds in all iterations but the last. With `start` and `end`, only
     the iterations from `start` up to `end`, exclusive, are run. With `segments`, the loop is run as
     several loops, one after the other. With `step`, the iterations of a THREAD loop are that digit
-    of the thread's number. With `bits`, only the iterations are run whose bits are set in that
-    value, the lowest first. `only` is a condition that holds in all iterations that `bits`, `start`
-    and `end` leave; the others would change nothing.
+    of the thread's number. With `bitmask`, only the iterations are run whose bits are set in that
+    value, the lowest first. `assumed` is a condition that holds in all iterations that `bitmask`,
+    `start` and `end` leave; the others would change nothing.
 
     `lineage` has the ranges that the loop was made from, the first one first: a part of a split
     loop begins with the range of the whole loop, a copy of a loop with the range of the original.
@@ -111,23 +111,25 @@ class Loop:
     start: Expr | None = None
     segments: tuple[Segment, ...] = ()
     step: int | None = None
-    bits: Expr | None = None
-    only: Expr | None = None
+    bitmask: Expr | None = None
+    assumed: Expr | None = None
     lineage: tuple[Expr, ...] = field(default=(), compare=False)
 
     def mapped(self, mapping: Mapping[Expr, Expr]) -> Loop:
         """The loop with parts of its conditions, its start and its ends replaced."""
-        parts = (self.peel, self.start, self.end, self.bits, self.only)
+        parts = (self.peel, self.start, self.end, self.bitmask, self.assumed)
         if parts == (None,) * len(parts) and not self.segments:
             return self
-        peel, start, end, bits, only = (None if e is None else e.substitute(mapping) for e in parts)
+        peel, start, end, bitmask, assumed = (
+            None if e is None else e.substitute(mapping) for e in parts
+        )
         segments = tuple(
             Segment(
                 s.end.substitute(mapping), tuple((c.substitute(mapping), v) for c, v in s.known)
             )
             for s in self.segments
         )
-        known = replace(self, peel=peel, bits=bits, only=only)
+        known = replace(self, peel=peel, bitmask=bitmask, assumed=assumed)
         return replace(known, start=start, end=end, segments=segments)
 
     @property
@@ -159,21 +161,21 @@ class Store:
 class Compute:
     """A value for every point of a nest.
 
-    It is stored to a buffer, or kept under `name`; with a `monoid` it is combined first. `ranges`
-    are the axes of the kept value, outermost first. The other loops of a reduce are those that it
-    combines over.
+    It is stored to a buffer, or it is a stage, which READ nodes read by its `name`; with a `monoid`
+    it is combined first. `ranges` are the axes of a stage, outermost first. The other loops of a
+    reduce are those that it combines over.
 
-    - `over`: the kept value whose memory this one takes.
+    - `overwrites`: the stage whose memory this one takes.
     - `padding`: for some axes, by how many places each step is longer than it need be.
     - `swizzle`: elements after which pieces of 16 bytes change places in their line, by a number
       that grows by `pieces`.
-    - `stages`: copies that memory is reserved for. A copy is made `stages - 1` iterations before it
-      is read, of the loop that its nest hangs in.
-    - `along`: the loop, of its own nest or of the one that it hangs in, from iteration to iteration
-      of which a reduce goes on. Its value before this iteration is read as `before`.
-    - `start`: the value that a reduce goes on from, if that is not `before` itself.
-    - `by_lanes`: an axis of lanes. Each lane has what the lanes before it have too, and the next
-      iteration goes on from the last lane.
+    - `pipeline_depth`: copies that memory is reserved for, as a ring. A copy is made
+      `pipeline_depth - 1` iterations before it is read, of the loop that its nest hangs in.
+    - `carried_by`: the loop, of its own nest or of the one that it hangs in, that carries a reduce
+      from iteration to iteration. Its value before this iteration is read as `carried`.
+    - `initial`: the value that an iteration begins with, if that is not `carried` itself.
+    - `scan_lanes`: an axis of lanes. Each lane has what the lanes before it have too, and the last
+      lane is carried to the next iteration.
     """
 
     name: str
@@ -181,24 +183,24 @@ class Compute:
     ranges: tuple[Expr, ...] = ()
     monoid: Monoid | None = None
     store: Store | None = None
-    over: str | None = None
+    overwrites: str | None = None
     padding: tuple[tuple[Expr, int], ...] = ()
     swizzle: int = 0
     pieces: int = 1
-    stages: int = 1
-    along: Expr | None = None
-    start: Expr | None = None
-    by_lanes: Expr | None = None
+    pipeline_depth: int = 1
+    carried_by: Expr | None = None
+    initial: Expr | None = None
+    scan_lanes: Expr | None = None
 
     @property
-    def before(self) -> str:
-        """The name under which its value before an iteration of `along` is read."""
-        return f"{self.name}.before"
+    def carried(self) -> str:
+        """The name under which its value before an iteration of `carried_by` is read."""
+        return f"{self.name}.carried"
 
     @property
     def names(self) -> tuple[str, ...]:
         """The names under which it is read."""
-        return (self.name,) if self.along is None else (self.name, self.before)
+        return (self.name,) if self.carried_by is None else (self.name, self.carried)
 
     @property
     def elements(self) -> int:
@@ -223,8 +225,8 @@ class Compute:
         itemsize = self.value.dtype.itemsize
         line, piece = BANK_LINE_BYTES // itemsize, MAX_ACCESS_BYTES // itemsize
         further = place // max(line, self.swizzle) * self.pieces % (line // piece)
-        turned = exclusive_or(place // piece % (line // piece), further)
-        return place // line * line + turned * piece + place % piece
+        swapped = exclusive_or(place // piece % (line // piece), further)
+        return place // line * line + swapped * piece + place % piece
 
     def strides(self, axes: Sequence[Expr]) -> list[int]:
         """The distance in scratch memory of a step along each of `axes`, if memory has these axes
@@ -272,7 +274,7 @@ class Nest:
         return [e for e in self.nodes if e.op is ExprOp.READ]
 
     @property
-    def kept(self) -> frozenset[Expr]:
+    def result_axes(self) -> frozenset[Expr]:
         """The axes of the values of its reduces. The other loops are combined over."""
         return frozenset(r for c in self.computes for r in c.ranges if c.monoid is not None)
 
@@ -329,13 +331,13 @@ class Kernel:
 
     @cached_property
     def memory(self) -> Mapping[str, tuple[str, int]]:
-        """For each kept value: the first value that is in the same memory, and the number of
+        """For each stage: the first one that is in the same memory, and the number of
         elements of the largest one there.
         """
         first: dict[str, str] = {}
         elements: dict[str, int] = {}
         for c in self.computes.values():  # in order: what is replaced comes first
-            first[c.name] = place = c.name if c.over is None else first[c.over]
+            first[c.name] = place = c.name if c.overwrites is None else first[c.overwrites]
             elements[place] = max(elements.get(place, 0), c.elements)
         return {name: (place, elements[place]) for name, place in first.items()}
 
@@ -406,11 +408,11 @@ def expressions(nest: Nest) -> list[Expr]:
     out: list[Expr] = []
     for c in nest.computes:
         out.append(c.value)
-        if c.start is not None:
-            out.append(c.start)
+        if c.initial is not None:
+            out.append(c.initial)
         if c.store is not None:
             out.extend((c.store.index, c.store.valid))
-    out.extend(loop.bits for loop in nest.loops if loop.bits is not None)
+    out.extend(loop.bitmask for loop in nest.loops if loop.bitmask is not None)
     return out
 
 
@@ -451,12 +453,12 @@ def loaded_again(kernel: Kernel) -> frozenset[int]:
 
 
 def can_overwrite(kernel: Kernel, name: str, old: str) -> bool:
-    """True if a kept value may take the memory of another.
+    """True if a stage may take the memory of another.
 
     Its nest reads the other value only at the place that it writes, and no later nest reads it.
     """
     new, replaced, owner = (kernel.computes[name], kernel.computes[old], kernel.owner[name])
-    if new.monoid is not None or any(c.swizzle or c.stages > 1 for c in (new, replaced)):
+    if new.monoid is not None or any(c.swizzle or c.pipeline_depth > 1 for c in (new, replaced)):
         return False
     if new.value.dtype.itemsize != replaced.value.dtype.itemsize or owner.at is None:
         return False
@@ -487,18 +489,18 @@ def unclamped(index: Sequence[Expr]) -> list[Expr]:
 
 
 def why_not_pipelined(kernel: Kernel, nest: Nest) -> str:
-    """The reason why a nest's kept values cannot be made in an earlier iteration of the loop around
-    it.
+    """The reason why a nest's stages cannot be made in an earlier iteration of the loop around it.
 
     Empty if they can: they are made from buffers alone, and the kernel stores to none of these.
     """
     loop = kernel.loop_around(nest)
     if loop is None:
         return "it hangs in no loop"
-    if loop.kind is not Kind.SERIAL or loop.peel is not None or loop.bits is not None:
+    if loop.kind is not Kind.SERIAL or loop.peel is not None or loop.bitmask is not None:
         return f"{loop.range} is no plain loop"
     if any(
-        c.store is not None or c.monoid is not None or c.over is not None for c in nest.computes
+        c.store is not None or c.monoid is not None or c.overwrites is not None
+        for c in nest.computes
     ):
         return "it stores, combines or overwrites values"
     if any(n.at is not None and n.at[0] == nest.name for n in kernel.nests):
@@ -508,8 +510,8 @@ def why_not_pipelined(kernel: Kernel, nest: Nest) -> str:
     if any(e.op is ExprOp.READ or (e.op is ExprOp.LOAD and e.arg in stored) for e in found):
         return "what it is made of is computed in the kernel"
     beside = [n for n in kernel.nests if n.at == nest.at]
-    if len({c.stages for n in beside for c in n.computes} - {1}) > 1:
-        return "another nest at its place has another number of stages"
+    if len({c.pipeline_depth for n in beside for c in n.computes} - {1}) > 1:
+        return "another nest at its place has another pipeline depth"
     return ""
 
 
@@ -552,7 +554,7 @@ def _show_nest(kernel: Kernel, nest: Nest, indent: int) -> Iterator[str]:
             peel = "" if loop.peel is None else f" peel {loop.peel}"
             size = loop.range.size if loop.end is None else loop.end
             first = "" if loop.start is None else f"{loop.start}.."
-            bits = "" if loop.bits is None else f" by the bits of {loop.bits}"
+            bits = "" if loop.bitmask is None else f" by the set bits of {loop.bitmask}"
             head = f"for {loop.range.name} in {first}{size}{kind}{peel}{bits}:"
             yield f"{pad * (indent + depth)}{head}"
             for s in loop.segments:
@@ -568,14 +570,14 @@ def _show_computes(nest: Nest) -> Iterator[str]:
     text = dict(zip(roots, shown, strict=True))
     yield from parts
     for c in nest.computes:
-        if c.stages > 1:
-            yield f"# {c.stages} stages"
+        if c.pipeline_depth > 1:
+            yield f"# pipeline of depth {c.pipeline_depth}"
         target = c.name if not c.ranges else f"{c.name}[{', '.join(r.name for r in c.ranges)}]"
         if c.store is not None:
             mask = "" if c.store.valid is TRUE else f" if {text[c.store.valid]}"
             target = f"b{c.store.slot}[{text[c.store.index]}]{mask}"
         sign = "=" if c.monoid is None else f"{c.monoid.name}="
-        goes_on = "" if c.along is None else f" along {c.along}"
-        goes_on += "" if c.start is None else f" from {text[c.start]}"
-        goes_on += "" if c.by_lanes is None else f" by lanes {c.by_lanes}"
-        yield f"{target} {sign} {text[c.value]}{goes_on}"
+        carried = "" if c.carried_by is None else f" carried by {c.carried_by}"
+        carried += "" if c.initial is None else f" from {text[c.initial]}"
+        carried += "" if c.scan_lanes is None else f" scanning lanes {c.scan_lanes}"
+        yield f"{target} {sign} {text[c.value]}{carried}"

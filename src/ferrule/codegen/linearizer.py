@@ -322,7 +322,7 @@ class _Nests:
         elif loop.kind is Kind.THREAD:
             self._loops(nest, depth + 1)
         else:
-            self.reductions.begin_along(nest, depth)
+            self.reductions.begin_carried(nest, depth)
             self._serial(loop, lambda: self._loops(nest, depth + 1), bounds)
 
     def _prefetch_stores(self, nest: Nest, depth: int) -> None:
@@ -439,7 +439,7 @@ class _Nests:
         return replace(c, store=replace(c.store, valid=both(c.store.valid, alone)))
 
     def _transpose(self, nest: Nest, along: Loop, across: Loop) -> None:
-        """Emit squares of values: computed as vectors along one range, kept or stored along the
+        """Emit squares of values: computed as vectors along one range, staged or stored along the
         other.
 
         Stores come last, as in `_body`.

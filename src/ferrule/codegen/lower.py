@@ -55,7 +55,7 @@ from ferrule.ir.shape.movement import Index
 from ferrule.ir.shape.shapetracker import ShapeTracker
 
 # The nodes that become a nest.
-_NESTED = frozenset({ExprOp.REDUCE, ExprOp.KEEP})
+_NESTED = frozenset({ExprOp.REDUCE, ExprOp.STAGE})
 
 
 def lower(ast: LazyOp, name: str) -> Kernel:
@@ -140,7 +140,7 @@ def _groups(stores: Sequence[LazyOp]) -> list[int]:
 
 
 class _Builder:
-    """Collects nests; a REDUCE or KEEP becomes a nest once for each place where it is needed."""
+    """Collects nests; a REDUCE or STAGE becomes a nest once for each place where it is needed."""
 
     def __init__(self, sums: Mapping[Expr, Sum]) -> None:
         self.sums = sums
@@ -156,8 +156,8 @@ class _Builder:
         self._roots: dict[tuple[Any, ...], tuple[str, Index, Expr]] = {}
         """By shape and group of STOREs: the nest of those without reduces, its index, and the
         condition that the index is inside of the shape."""
-        self._blocks: tuple[Nest, dict[LazyOp, Index]] | None = None
-        """The last root nest with kept blocks, and the index at which each block is read."""
+        self._staged: tuple[Nest, dict[LazyOp, Index]] | None = None
+        """The last root nest with stages, and the index at which each stage is read."""
 
     def add_store(self, lowering: Lowering, number: int, node: LazyOp, group: int) -> None:
         """A root nest for a STORE; those of one shape and group without reduces share a nest."""
@@ -169,11 +169,11 @@ class _Builder:
         if self._joins_root(lowering, name, node, group):
             return
         idx = _index(f"i{number}", node.shape)
-        met = len(lowering.kept)
+        met = len(lowering.stages)
         compute = _store(name, node, lowering.lower(value, idx), idx)
         ranges = [i for i in idx if not i.is_const]
-        blocks = dict(lowering.kept[met:])
-        if blocks and self._add_sum(compute, ranges, blocks):
+        stages = dict(lowering.stages[met:])
+        if stages and self._add_sum(compute, ranges, stages):
             return
         digits = digits_of(compute.value, ranges)
         if digits:
@@ -189,8 +189,8 @@ class _Builder:
         nest = Nest(name, (compute,), tuple(Loop(r) for r in order))
         nest = self._place(nest, [(name, order)])
         self.nests.append(nest)
-        if blocks:
-            self._blocks = nest, blocks
+        if stages:
+            self._staged = nest, stages
         if not any(e.op is ExprOp.READ for e in nest.nodes):
             self._roots[node.shape, group] = name, idx, inside
 
@@ -208,16 +208,16 @@ class _Builder:
         self.nests[at] = Nest(root, (*nest.computes, compute), nest.loops)
         return True
 
-    def _add_sum(self, c: Compute, idx: list[Expr], blocks: dict[LazyOp, Index]) -> bool:
-        """Compute a STORE of a sum over the blocks of another root inside of that root.
+    def _add_sum(self, c: Compute, idx: list[Expr], stages: dict[LazyOp, Index]) -> bool:
+        """Compute a STORE of a sum over a stage of another root inside of that root.
 
         The part of each block is added to memory as soon as the block is there. False if the STORE
         is no such sum.
         """
-        if self._blocks is None or c.store is None:
+        if self._staged is None or c.store is None:
             return False
-        root, known = self._blocks
-        same = _matching_ranges(blocks, known)
+        root, known = self._staged
+        same = _matching_ranges(stages, known)
         if same is None or c.value.op is not ExprOp.REDUCE or c.value.arg[0] != "sum":
             return False
         (term,) = c.value.src
@@ -288,7 +288,7 @@ class _Builder:
         return value.substitute(mapping) if mapping else value
 
     def _nest_of(self, node: Expr, path: list[tuple[str, list[Expr]]]) -> str:
-        """The nest of a REDUCE or KEEP, in the innermost loop of the path that it varies with."""
+        """The nest of a REDUCE or STAGE, in the innermost loop of the path that it varies with."""
         body, (kind, ranges) = node.src[0], node.arg
         monoid = MONOIDS[kind] if node.op is ExprOp.REDUCE else None
         needed = body.ranges - frozenset(ranges)
@@ -309,8 +309,8 @@ class _Builder:
             body, exact = substitute([body, exact], fresh)
             ranges = tuple(fresh.values())
         self._used.update([r.name for r in ranges])
-        kept = list(itertools.takewhile(lambda p: p[0] != place[0], path))
-        outer = [*kept, (place[0], dict(path)[place[0]][: place[1]])]
+        around = itertools.takewhile(lambda p: p[0] != place[0], path)
+        outer = [*around, (place[0], dict(path)[place[0]][: place[1]])]
         nest = Nest(
             name,
             (Compute(name, body, ranges if monoid is None else (), monoid),),
@@ -326,14 +326,14 @@ class _Builder:
 
 
 def _matching_ranges(
-    blocks: dict[LazyOp, Index], known: dict[LazyOp, Index]
+    stages: dict[LazyOp, Index], known: dict[LazyOp, Index]
 ) -> dict[Expr, Expr] | None:
-    """The ranges that index some blocks, mapped to those of the same blocks elsewhere.
+    """The ranges that index some stages, mapped to those of the same stages elsewhere.
 
     None if there is no such mapping.
     """
     same: dict[Expr, Expr] = {}
-    for node, idx in blocks.items():
+    for node, idx in stages.items():
         if node not in known:
             return None
         for axis, (mine, theirs) in enumerate(zip(idx, known[node], strict=True)):

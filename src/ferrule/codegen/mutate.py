@@ -26,7 +26,7 @@ _MAX_LANES = 64
 _BLOCKS = (4, 16, 64)
 _CHUNKS = (8, 32, 128)
 _COPIES = (2, 4, 8)
-_LEFT_OUT = frozenset({"keep", "merge", "pipeline", "unroll"})
+_LEFT_OUT = frozenset({"merge", "pipeline", "stage_row", "unroll"})
 _SHARING = frozenset({"fuse", "parallel"})
 
 
@@ -108,8 +108,8 @@ def _reordered(opts: Opts) -> Iterator[Opts]:
             continue
         nest, names = opt.args
         for d in range(len(names) - 1):
-            turned = (*names[:d], names[d + 1], names[d], *names[d + 2 :])
-            yield (*opts[:i], Opt("reorder", (nest, turned)), *opts[i + 1 :])
+            swapped = (*names[:d], names[d + 1], names[d], *names[d + 2 :])
+            yield (*opts[:i], Opt("reorder", (nest, swapped)), *opts[i + 1 :])
 
 
 def _shared(kernel: Kernel, opts: Opts, root: str) -> Iterator[Opts]:
@@ -154,8 +154,8 @@ def _unrolled(kernel: Kernel) -> Iterator[Opts]:
 def _blocked(kernel: Kernel, opts: Opts) -> Iterator[Opts]:
     """Move a reduce out of the last loop around it, or out of blocks of that loop.
 
-    Results so far are kept for a whole block, and the reduce goes through the block once for each
-    part of the combined range.
+    Results so far are a stage for a whole block, and the reduce goes through the block once for
+    each part of the combined range.
     """
     for i, opt in enumerate(opts):
         if opt.primitive != "compute_at" or opt.args[1] == 0:
@@ -220,8 +220,8 @@ def _renamed(opts: Sequence[Opt], nest: str, name: str) -> Opts:
 def combined(nest: Nest) -> list[Loop]:
     """The loops that a nest reduces over."""
     reduces = [c for c in nest.computes if c.monoid is not None]
-    kept = {r for c in reduces for r in c.ranges}
-    return [loop for loop in nest.loops if reduces and loop.range not in kept]
+    result_axes = {r for c in reduces for r in c.ranges}
+    return [loop for loop in nest.loops if reduces and loop.range not in result_axes]
 
 
 def _packed(kernel: Kernel, target: Target) -> Iterator[Opts]:

@@ -8,6 +8,7 @@ and `r.i`). The primitives themselves, pure functions `Kernel -> Kernel`, are in
 from __future__ import annotations
 
 import json
+import warnings
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
@@ -31,15 +32,15 @@ from ferrule.codegen.primitives.nests import (
     accumulate,
     compute_at,
     enter,
+    expand_reduce,
     group,
-    keep,
     merge,
     partition,
     recompute,
-    write_out,
+    stage_row,
 )
 from ferrule.codegen.primitives.products import tensorize
-from ferrule.codegen.primitives.running import run_along
+from ferrule.codegen.primitives.reduce_fusion import fuse_reduces
 from ferrule.codegen.primitives.scans import prefix, scan
 from ferrule.codegen.wellformed import verify
 
@@ -78,7 +79,7 @@ def apply_opts(kernel: Kernel, opts: Sequence[Opt]) -> Kernel:
         ScheduleError: one is unknown, or not legal.
     """
     for opt in opts:
-        primitive = PRIMITIVES.get(opt.primitive)
+        primitive = PRIMITIVES.get(_present_name(opt.primitive))
         if primitive is None:
             raise ScheduleError(
                 f"unknown primitive {opt.primitive}; known are {sorted(PRIMITIVES)}"
@@ -88,15 +89,34 @@ def apply_opts(kernel: Kernel, opts: Sequence[Opt]) -> Kernel:
     return kernel
 
 
+def _present_name(name: str) -> str:
+    """The name of a primitive; a former one is taken with a warning."""
+    present = _FORMER_NAMES.get(name)
+    if present is None:
+        return name
+    warnings.warn(
+        f"the primitive {name} is {present} now; its old name will be gone in the next version",
+        DeprecationWarning,
+        stacklevel=3,
+    )
+    return present
+
+
+_FORMER_NAMES: Final = {
+    "keep": "stage_row",
+    "run_along": "fuse_reduces",
+    "write_out": "expand_reduce",
+}
 PRIMITIVES: Final[dict[str, Callable[..., Kernel]]] = {
     "accumulate": accumulate,
     "axes": axes,
     "bind": bind,
     "compute_at": compute_at,
     "enter": enter,
+    "expand_reduce": expand_reduce,
     "fuse": fuse,
+    "fuse_reduces": fuse_reduces,
     "group": group,
-    "keep": keep,
     "limit": limit,
     "merge": merge,
     "nontemporal": nontemporal,
@@ -111,16 +131,15 @@ PRIMITIVES: Final[dict[str, Callable[..., Kernel]]] = {
     "reorder": reorder,
     "reuse": reuse,
     "reverse": reverse,
-    "run_along": run_along,
     "scan": scan,
     "segment": segment,
     "skip": skip,
     "split": split,
     "stage": stage,
+    "stage_row": stage_row,
     "swizzle": swizzle,
     "tensorize": tensorize,
     "transpose": transpose,
     "unroll": unroll,
     "vectorize": vectorize,
-    "write_out": write_out,
 }

@@ -153,10 +153,12 @@ class Plan:
         del self.opts[count:]
 
     def _scratch_bytes(self) -> int:
-        """The bytes of all kept values of the kernel, those in registers included."""
+        """The bytes of all stages of the kernel, those in registers included."""
         memory = self.kernel.memory
-        kept = [c for c in self.kernel.computes.values() if c.store is None and c.over is None]
-        return sum(c.value.dtype.itemsize * memory[c.name][1] for c in kept)
+        stages = [
+            c for c in self.kernel.computes.values() if c.store is None and c.overwrites is None
+        ]
+        return sum(c.value.dtype.itemsize * memory[c.name][1] for c in stages)
 
     def collapse(self) -> None:
         """Fuse adjacent loops wherever every index stays as simple as it was."""
@@ -244,7 +246,7 @@ class Plan:
         return outer, inner
 
     def transpose_squares(self, name: str, along: Expr, across: Expr, lanes: int) -> None:
-        """Transpose squares of values: computed as vectors along one loop, kept or stored along
+        """Transpose squares of values: computed as vectors along one loop, staged or stored along
         another.
         """
         self.transpose(name, *self.squares(name, along, across, lanes))

@@ -42,11 +42,11 @@ def continues_totals(target: Target) -> bool:
     return not _has_blocks(target)
 
 
-def keeps_tiles(target: Target) -> bool:
-    """True if a kernel goes tile by tile along the rows of an intermediate value that it stores.
+def tiles_stages(target: Target) -> bool:
+    """True if a kernel computes a stage tile by tile, rather than row by row.
 
     A thread block does: it then needs no memory for whole rows, and sums only the elements that its
-    own results need. A CPU thread keeps whole rows in its cache.
+    own results need. A CPU thread has whole rows in its cache.
     """
     return _has_blocks(target)
 

@@ -35,7 +35,7 @@ def digits_of(value: Expr, ranges: Sequence[Expr]) -> dict[Expr, tuple[int, ...]
     """
     found: dict[Expr, set[int]] = {}
     nodes = toposort([value])
-    if any(e.op is ExprOp.KEEP for e in nodes):
+    if any(e.op is ExprOp.STAGE for e in nodes):
         return {}
     for e in toposort([e.src[0] for e in nodes if e.op is ExprOp.REDUCE]):
         if e.op is ExprOp.IDIV and e.src[0] in ranges and e.src[1].is_const:

@@ -84,8 +84,8 @@ def _copied_slot(kernel: Kernel, nest: Nest) -> int:
     (c,) = nest.computes
     slots = {e.arg for e in loads(c.value)}
     stored = {x.store.slot for x in kernel.computes.values() if x.store is not None}
-    replaced = {x.over for x in kernel.computes.values()}
-    plain = c.monoid is None and c.store is None and c.over is None and c.name not in replaced
+    replaced = {x.overwrites for x in kernel.computes.values()}
+    plain = c.monoid is None and c.store is None and c.overwrites is None and c.name not in replaced
     bounded = any(loop.start is not None or loop.end is not None for loop in nest.loops)
     known = all(loop.range.size.is_const for _, _, loop in kernel.path(nest))
     leaves = [e for e in toposort([c.value]) if isinstance(e, Variable) or e.op is ExprOp.READ]

@@ -94,10 +94,10 @@ class Threads:
         """
         if all(c.monoid is None for c in nest.computes):
             return []
-        kept = nest.kept
+        result_axes = nest.result_axes
         out: list[Digit] = []
         for loop in reversed(nest.loops):
-            if loop.kind is not Kind.THREAD or loop.range in kept or loop.size == 1:
+            if loop.kind is not Kind.THREAD or loop.range in result_axes or loop.size == 1:
                 continue
             digit = self.digits[loop.range]
             if out and out[-1].step * out[-1].size == digit.step:
@@ -140,14 +140,14 @@ class Threads:
         return range_("thread", self.count)
 
     def own(self, c: Compute) -> list[Expr]:
-        """The axes of a kept value that are THREAD loops of its nest."""
+        """The axes of a stage that are THREAD loops of its nest."""
         nest = self.kernel.owner[c.name]
         mine = {loop.range for loop in nest.loops if loop.kind is Kind.THREAD}
         return [r for r in c.ranges if r in mine]
 
     @cached_property
     def shared(self) -> frozenset[str]:
-        """The kept values in shared memory: some thread reads an element that another one made."""
+        """The stages in shared memory: some thread reads an element that another one made."""
         return frozenset(
             c.name
             for c in self.kernel.computes.values()
@@ -168,40 +168,39 @@ class Threads:
         return True
 
     def axes(self, c: Compute) -> tuple[Expr, ...]:
-        """The axes of a kept value's memory; without THREAD loops if each thread keeps its own
-        values.
-        """
+        """The axes of a stage's memory; without THREAD loops if each thread has its own values."""
         own = set() if c.name in self.shared else set(self.own(c))
         return tuple(r for r in c.ranges if r not in own)
 
-    def place(self, c: Compute, index: Sequence[Expr], stage: Expr | None = None) -> Expr:
+    def place(self, c: Compute, index: Sequence[Expr], ring_slot: Expr | None = None) -> Expr:
         """The index of a value in its scratch memory.
 
-        Of several stages it is in the one that this iteration of the loop around reads, or in
-        `stage`.
+        Of several copies (`pipeline_depth`) it is in the one that this iteration of the loop around
+        reads, or in that of number `ring_slot`.
         """
         axes = self.axes(c)
         strides = dict(zip(axes, c.strides(axes), strict=True))
         places = zip(index, c.ranges, strict=True)
         inside = weighted_sum((i, strides[r]) for i, r in places if r in strides)
         copy = self._group(c) if c.name in self.shared else const(0)
-        if c.stages > 1:
-            copy = copy * c.stages + (self.iteration(c) % c.stages if stage is None else stage)
+        depth = c.pipeline_depth
+        if depth > 1:
+            copy = copy * depth + (self.iteration(c) % depth if ring_slot is None else ring_slot)
         return copy * c.room(axes) + c.swizzled(inside)
 
     def iteration(self, c: Compute) -> Expr:
-        """The range of the loop ahead of whose iterations a staged value is made."""
+        """The range of the loop ahead of whose iterations a pipelined value is made."""
         loop = self.kernel.loop_around(self.kernel.owner[c.name])
         assert loop is not None, f"{c.name} hangs in no loop"
         return loop.range
 
     def elements(self, c: Compute) -> int:
         """The number of values that its scratch memory has room for."""
-        inside = c.room(self.axes(c)) * c.stages
+        inside = c.room(self.axes(c)) * c.pipeline_depth
         return inside * self._groups(c) if c.name in self.shared else inside
 
     def _outer(self, c: Compute) -> list[Loop]:
-        """The THREAD loops around the nest of a kept value, each iteration of which has a copy."""
+        """The THREAD loops around the nest of a stage, each iteration of which has a copy."""
         nest = self.kernel.owner[c.name]
         return [loop for loop in self._around[nest.name] if loop not in nest.loops]
 
@@ -238,7 +237,7 @@ def _reads(nest: Nest) -> list[Expr]:
 
 
 def in_registers(kernel: Kernel, threads: Threads) -> frozenset[str]:
-    """The kept values that need no memory.
+    """The stages that need no memory.
 
     Their axes are lanes, copies and threads, and each thread reads them exactly as it has made
     them.
@@ -248,7 +247,7 @@ def in_registers(kernel: Kernel, threads: Threads) -> frozenset[str]:
     for nest in kernel.nests:
         kinds = {loop.range: loop.kind for loop in nest.loops}
         for c in nest.computes:
-            plain = c.store is None and c.stages == 1
+            plain = c.store is None and c.pipeline_depth == 1
             if plain and all(kinds[r] in without_memory for r in c.ranges):
                 out.update(c.names)
     out -= threads.shared
@@ -262,9 +261,13 @@ def in_registers(kernel: Kernel, threads: Threads) -> frozenset[str]:
                 chosen = copies and kind_of[r] is Kind.UNROLL
                 if not chosen and not (i.op is ExprOp.RANGE and kind_of[i] is kind_of[r]):
                     out.discard(read.arg)
-    running = {
-        n for nest in kernel.nests for c in nest.computes if c.along is not None for n in c.names
+    carried = {
+        n
+        for nest in kernel.nests
+        for c in nest.computes
+        if c.carried_by is not None
+        for n in c.names
     }
-    if not running <= out:
-        raise KernelError(f"{sorted(running - out)} run along a loop, and not in registers")
+    if not carried <= out:
+        raise KernelError(f"{sorted(carried - out)} are carried by a loop, and not in registers")
     return frozenset(out)

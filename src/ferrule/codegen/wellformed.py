@@ -126,23 +126,23 @@ def _verify_loops(
             raise KernelError(f"loop {loop.range} of unknown size is {loop.kind.name}")
     for depth, loop in enumerate(nest.loops):
         inside = {inner.range for inner in nest.loops[depth:]}
-        for bound in (loop.start, loop.end, loop.bits, *(s.end for s in loop.segments)):
+        for bound in (loop.start, loop.end, loop.bitmask, *(s.end for s in loop.segments)):
             if bound is not None and not bound.ranges <= open_ranges - inside:
                 raise KernelError(f"the bounds of loop {loop.range} are not known where it begins")
-        if loop.bits is not None and not _has_bits(kernel, nest, depth):
-            raise KernelError(f"the bits of loop {loop.range} are not known where it begins")
+        if loop.bitmask is not None and not _has_bitmask(kernel, nest, depth):
+            raise KernelError(f"the bitmask of loop {loop.range} is not known where it begins")
 
 
 def _verify_compute(kernel: Kernel, nest: Nest, c: Compute) -> None:
-    if c.along is not None and c.along not in _may_run_along(kernel, nest):
-        raise KernelError(f"{c.name} runs along {c.along}, which is no loop that it is in")
+    if c.carried_by is not None and c.carried_by not in _may_carry(kernel, nest):
+        raise KernelError(f"{c.carried_by} cannot carry {c.name}: it is no loop that it is in")
     for r in c.ranges:
         if r not in nest.loop_ranges:
             raise KernelError(f"{c.name}: axis {r} is no loop of its nest")
-    if c.stages > 1 and (problem := why_not_pipelined(kernel, nest)):
-        raise KernelError(f"{c.name} has {c.stages} stages, but {problem}")
-    if c.over is not None and not can_overwrite(kernel, c.name, c.over):
-        raise KernelError(f"{c.name} is kept over {c.over}, which is read at another place")
+    if c.pipeline_depth > 1 and (problem := why_not_pipelined(kernel, nest)):
+        raise KernelError(f"{c.name} has a pipeline of depth {c.pipeline_depth}, but {problem}")
+    if c.overwrites is not None and not can_overwrite(kernel, c.name, c.overwrites):
+        raise KernelError(f"{c.name} overwrites {c.overwrites}, which is read at another place")
 
 
 def _verify_reads(kernel: Kernel, nest: Nest) -> None:
@@ -162,28 +162,28 @@ def _verify_reads(kernel: Kernel, nest: Nest) -> None:
             )
 
 
-def _has_bits(kernel: Kernel, nest: Nest, depth: int) -> bool:
-    """True if the bits that select a loop's iterations are computed before the loop begins."""
+def _has_bitmask(kernel: Kernel, nest: Nest, depth: int) -> bool:
+    """True if the bitmask of a loop is computed before the loop begins."""
     loop = nest.loops[depth]
-    assert loop.bits is not None
-    found = [kernel.owner[e.arg].at for e in reads([loop.bits]) if e.arg in kernel.owner]
+    assert loop.bitmask is not None
+    found = [kernel.owner[e.arg].at for e in reads([loop.bitmask]) if e.arg in kernel.owner]
     return loop.kind is Kind.SERIAL and all(
         at is not None and (at[0] != nest.name or at[1] <= depth) for at in found
     )
 
 
-def _may_run_along(kernel: Kernel, nest: Nest) -> list[Expr]:
-    """The loops along which a nest's reduces may run: its first, or the one that it hangs in."""
+def _may_carry(kernel: Kernel, nest: Nest) -> list[Expr]:
+    """The loops that may carry a nest's reduces: its first, or the one that it hangs in."""
     around = kernel.by_name[nest.at[0]].loops[: nest.at[1]] if nest.at is not None else ()
     return [loop.range for loop in (*nest.loops[:1], *around[-1:])]
 
 
 def _ready_at(kernel: Kernel, c: Compute) -> tuple[str, int] | None:
-    """The place from which on a compute's value is known: after the loop that it runs along, if it
+    """The place from which on a compute's value is known: after the loop that carries it, if one
     does.
     """
     owner = kernel.owner[c.name]
-    if c.along is not None and owner.at is not None and c.along not in owner.loop_ranges:
+    if c.carried_by is not None and owner.at is not None and c.carried_by not in owner.loop_ranges:
         owner = kernel.by_name[owner.at[0]]
     return owner.at
 

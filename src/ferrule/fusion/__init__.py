@@ -12,7 +12,7 @@ from ferrule.base.config import config
 from ferrule.base.helpers import prod
 from ferrule.base.records import dataclass
 from ferrule.base.threadstate import this_thread
-from ferrule.codegen.policy import combines_in_one_kernel, keeps_tiles, part_alignment
+from ferrule.codegen.policy import combines_in_one_kernel, part_alignment, tiles_stages
 from ferrule.device import Compiled, Device
 from ferrule.device.memory_planner import plan_arenas
 from ferrule.fusion.concat import place_pieces
@@ -264,36 +264,36 @@ class _Work:
 
 
 def _plan(
-    graph: Graph, target: Target, without_blocks: Set[LazyBuffer] = frozenset()
+    graph: Graph, target: Target, without_stages: Set[LazyBuffer] = frozenset()
 ) -> tuple[ExecutionPlan, list[dict[Variable, int]]]:
     """The plan for a graph, and the values of each kernel's variables."""
-    roots, groups = cut_into_kernels(graph, target, without_blocks)
-    tasks = [Task(outputs, kept=kept) for outputs, kept in groups]
+    roots, groups = cut_into_kernels(graph, target, without_stages)
+    tasks = [Task(outputs, stages=stages) for outputs, stages in groups]
     alignment = part_alignment(target)
     pieces = place_pieces(graph, roots, tasks, alignment)
     reader = Reader(roots, pieces.layouts)
     hazards = Hazards(graph, tasks, reader, pieces)
     order = hazards.ordered()
     whole = [_work(task, reader, hazards.slots, graph.symbolic, alignment) for task in order]
-    if keeps_tiles(target):
-        unsuited = _with_unsuited_blocks(order, whole)
+    if tiles_stages(target):
+        unsuited = _with_unsuited_stages(order, whole)
         if unsuited:
-            return _plan(graph, target, without_blocks | unsuited)
+            return _plan(graph, target, without_stages | unsuited)
     works = []
     for task, work in zip(order, whole, strict=True):
-        works += [work] if task.kept else _in_parts(work, target)
+        works += [work] if task.stages else _in_parts(work, target)
     results = _results(graph, roots, hazards)
     return _execution_plan(graph, works, results), [work.var_vals for work in works]
 
 
-def _with_unsuited_blocks(tasks: list[Task], works: list[_Work]) -> set[LazyBuffer]:
-    """The first outputs of kernels whose kept blocks cannot be computed tile by tile on a GPU."""
+def _with_unsuited_stages(tasks: list[Task], works: list[_Work]) -> set[LazyBuffer]:
+    """The first outputs of kernels whose stages cannot be computed tile by tile on a GPU."""
     # Imported here and below: other targets need no code generation to plan kernels.
     from ferrule.codegen.lower import lower
-    from ferrule.codegen.schedules.gpu.chains import can_run_along
+    from ferrule.codegen.schedules.gpu.chains import can_fuse_reduces
 
-    kept = [(task, work.ast) for task, work in zip(tasks, works, strict=True) if task.kept]
-    return {task.outputs[0] for task, ast in kept if not can_run_along(lower(ast, "chain"))}
+    staged = [(task, work.ast) for task, work in zip(tasks, works, strict=True) if task.stages]
+    return {task.outputs[0] for task, ast in staged if not can_fuse_reduces(lower(ast, "chain"))}
 
 
 def _work(task: Task, reader: Reader, slots: Slots, symbolic: bool, alignment: int) -> _Work:

@@ -90,7 +90,7 @@ def place_pieces(graph: Graph, roots: set[LazyBuffer], tasks: list[Task], alignm
 
 def _may_be_joined(task: Task) -> bool:
     """True if all outputs of a kernel look like a `cat`; most graphs have no such kernel."""
-    if task.kept:
+    if task.stages:
         return False
     return all(_joined_value(root).op is TernaryOps.WHERE for root in task.outputs)
 
@@ -218,7 +218,7 @@ class _Joiner:
         if (
             task is None
             or len(task.outputs) > 1
-            or task.kept
+            or task.stages
             or node in self._nodes_with_own_memory
         ):
             return False
@@ -235,7 +235,7 @@ class _Joiner:
                 return None
             value, view = below
         task = self._task_of.get(value)
-        if task is None or task.kept or not task.is_kernel:
+        if task is None or task.stages or not task.is_kernel:
             return None
         is_value = value.op not in (LoadOps.ASSIGN, ReduceOps.SCATTER)
         return (value, view) if is_value and _is_last_axis_contiguous(view) else None

@@ -35,7 +35,7 @@ from ferrule.fusion.rounding import (
     must_be_stored,
 )
 from ferrule.fusion.signature import Signature, Space, is_pass_through, ranges_shape
-from ferrule.fusion.stages import Block, Keeping
+from ferrule.fusion.stages import Block, Staging
 from ferrule.fusion.tasks import memory_roots
 from ferrule.fusion.updates import BASE, base_of, stored_value
 from ferrule.fusion.views import is_movement
@@ -57,26 +57,26 @@ _MAX_KERNELS: Final = 4096
 
 
 Group: TypeAlias = tuple[list[LazyBuffer], dict[LazyBuffer, tuple[int, ...]]]
-"""The outputs of one kernel, and the nodes that it keeps in blocks, with the axes of these."""
+"""The outputs of one kernel, and the nodes that are its stages, with the axes of their blocks."""
 
 
 def cut(
-    graph: Graph, target: Target, without_blocks: Set[LazyBuffer] = frozenset()
+    graph: Graph, target: Target, without_stages: Set[LazyBuffer] = frozenset()
 ) -> tuple[set[LazyBuffer], list[Group]]:
     """The nodes that get memory, and their groups that are one kernel each.
 
-    Kernels whose first output is in `without_blocks` keep nothing in blocks.
+    Kernels whose first output is in `without_stages` have no stages.
     """
     stored: set[LazyBuffer] = set()
     while True:
-        cutter = _Cutter(graph, target, without_blocks, stored)
+        cutter = _Cutter(graph, target, without_stages, stored)
         cutter.run()
         inconsistent = must_be_stored(graph, cutter.roots, cutter.evaluations())
         if not inconsistent:
             break
         stored |= inconsistent
     hosts = [fusion for fusion in reversed(cutter.fusions) if fusion.host is None]
-    return cutter.roots, [(_stored(fusion), fusion.kept) for fusion in hosts]
+    return cutter.roots, [(_stored(fusion), fusion.stages) for fusion in hosts]
 
 
 def _stored(fusion: Fusion) -> list[LazyBuffer]:
@@ -106,7 +106,7 @@ class _Cutter:
         self,
         graph: Graph,
         target: Target,
-        without_blocks: Set[LazyBuffer],
+        without_stages: Set[LazyBuffer],
         stored: Set[LazyBuffer],
     ) -> None:
         self.graph = graph
@@ -128,10 +128,10 @@ class _Cutter:
         self.widening: dict[LazyBuffer, list[Fusion]] = {}
         """The kernels in which a cast is a part of a multiply-add instruction."""
         self.legality = Legality(self.costs, self.gains, target)
-        self.keeping = Keeping(
-            self.costs, self.gains, self.legality, target, graph.external, without_blocks
+        self.staging = Staging(
+            self.costs, self.gains, self.legality, target, graph.external, without_stages
         )
-        self.guests = HorizontalFusion(self.costs, self.keeping, target, self.fusions)
+        self.guests = HorizontalFusion(self.costs, self.staging, target, self.fusions)
 
     def run(self) -> None:
         for node in reversed(self.graph.order):
@@ -154,13 +154,13 @@ class _Cutter:
                 self._merge_siblings(node, visits)
             if "guests" not in self.skipped:
                 self.guests.fuse(node, visits)
-        if self.keeping.is_recomputed_by_each(node, visits):
+        if self.staging.is_recomputed_by_each(node, visits):
             for fusion, indices in visits.items():
-                self._keep_or_fuse(node, {fusion: indices})
+                self._stage_or_fuse(node, {fusion: indices})
             return
-        block = self.keeping.kept_block(node, visits)
+        block = self.staging.staged_block(node, visits)
         if block is not None:
-            self._keep(node, block, visits)
+            self._stage(node, block, visits)
         elif self._is_fused(node, visits):
             self._fuse(node, visits)
         else:
@@ -189,7 +189,7 @@ class _Cutter:
         kernels = {root: first[maker.bits & -maker.bits] for root, maker in self.makers.items()}
         return Evaluations(computed, kernels)
 
-    # -- load, fuse, keep or store a node --------------------------------------------------------
+    # -- load, fuse, stage or store a node -------------------------------------------------------
 
     def _load(self, node: LazyBuffer, visits: Visits) -> None:
         for fusion in visits:
@@ -202,19 +202,19 @@ class _Cutter:
                 self._note(node, cost, fusion, signature)
                 self._visit_sources(node, fusion, signature, nested)
 
-    def _keep(self, node: LazyBuffer, block: Block, visits: Visits) -> None:
+    def _stage(self, node: LazyBuffer, block: Block, visits: Visits) -> None:
         (fusion,) = visits
         signature = block.signature(node, fusion.space)
-        fusion.kept[node] = (block.axis,)
+        fusion.stages[node] = (block.axis,)
         fusion.outer = block.outer
         fusion.blocks.add(signature)
         self._note(node, self.costs[node], fusion, signature)
         self._visit_sources(node, fusion, signature, False)
 
-    def _keep_or_fuse(self, node: LazyBuffer, visits: Visits) -> None:
-        block = self.keeping.kept_block(node, visits)
+    def _stage_or_fuse(self, node: LazyBuffer, visits: Visits) -> None:
+        block = self.staging.staged_block(node, visits)
         if block is not None:
-            self._keep(node, block, visits)
+            self._stage(node, block, visits)
         else:
             self._fuse(node, visits)
 

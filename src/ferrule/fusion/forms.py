@@ -7,7 +7,7 @@ nothing of the hardware.
 from __future__ import annotations
 
 from ferrule import fusion
-from ferrule.codegen.policy import continues_totals, keeps_tiles
+from ferrule.codegen.policy import continues_totals, tiles_stages
 from ferrule.device import Compiled, Device
 
 
@@ -40,4 +40,4 @@ def wants_one_number_a_row(device: str) -> bool:
     >>> wants_one_number_a_row("CPU")
     False
     """
-    return keeps_tiles(fusion.target_of(device))
+    return tiles_stages(fusion.target_of(device))

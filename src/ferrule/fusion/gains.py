@@ -7,7 +7,7 @@ from typing import Final, final
 
 from ferrule.base.helpers import prod, round_up
 from ferrule.base.records import dataclass
-from ferrule.codegen.policy import fills_vectors, keeps_tiles, repeats_long_sums
+from ferrule.codegen.policy import fills_vectors, repeats_long_sums, tiles_stages
 from ferrule.fusion.costs import SMALL_KERNEL_OPERATIONS, Cost, Costs, factors
 from ferrule.fusion.graph import value_sources
 from ferrule.fusion.groups import MAX_NODES, Fusion, Visits
@@ -62,7 +62,7 @@ class Gains:
         self.threads = target.max_threads
         self.lanes = target.lanes(4)
         self.fills_vectors = fills_vectors(target)
-        self.keeps_tiles = keeps_tiles(target)
+        self.tiles_stages = tiles_stages(target)
         self.repeats_long_sums = repeats_long_sums(target)
         self.byte_seconds = 1 / (target.bytes_per_second * target.max_threads)
         self.near_bytes = target.l2_bytes
@@ -102,7 +102,7 @@ class Gains:
 
     def is_worth_recomputing(self, node: LazyBuffer) -> bool:
         """True if several kernels should each compute a node, to save its memory."""
-        return self.keeps_tiles and self.is_much_larger(node)
+        return self.tiles_stages and self.is_much_larger(node)
 
     def contraction_below(self, node: LazyBuffer) -> LazyBuffer | None:
         """The contraction that a node with as many elements is made from; None without one."""

@@ -32,8 +32,8 @@ class Fusion:
         """The output ranges that each fused reduce depends on, as bits."""
         self.first_reduce: LazyBuffer | None = None
         self.contraction: LazyBuffer | None = None
-        self.kept: dict[LazyBuffer, tuple[int, ...]] = {}
-        """The nodes that it keeps in blocks, with the axes of these."""
+        self.stages: dict[LazyBuffer, tuple[int, ...]] = {}
+        """The nodes that are stages of it, with the axes of their blocks."""
         self.outer = 0
         """The ranges of the loops around its blocks, as bits; 0 without blocks."""
         self.blocks: set[Signature] = set()

@@ -178,7 +178,7 @@ class Hazards:
         slot = self.slots[root]
         for source in dict.fromkeys(sources):
             temporary = LazyBuffer.empty(source.shape, source.dtype, source.device).assign(source)
-            first = Task([temporary], dict(task.instead), kept=dict(task.kept))
+            first = Task([temporary], dict(task.instead), stages=dict(task.stages))
             self.reader.find_reads(first)
             if any(self.slots[leaf].overlaps(slot) for leaf in first.reads):
                 self._add_root(temporary, self._position[root])

@@ -1,6 +1,6 @@
-"""Horizontal fusion of sums into a kernel that keeps their operand in blocks.
+"""Horizontal fusion of sums into a kernel that has their operand as a stage.
 
-A kernel that keeps a value in blocks has each block in the cache once. Another kernel that only
+A kernel has each block of a stage in the cache once. Another kernel that only
 sums that value becomes its guest: the host adds each block to the guest's result in memory, and the
 value is computed once.
 """
@@ -9,12 +9,12 @@ from __future__ import annotations
 
 from typing import Final, final
 
-from ferrule.codegen.policy import keeps_tiles
+from ferrule.codegen.policy import tiles_stages
 from ferrule.fusion.costs import Costs
 from ferrule.fusion.graph import value_sources
 from ferrule.fusion.groups import MAX_NODES, Fusion, Visits, add_users
 from ferrule.fusion.signature import Signature
-from ferrule.fusion.stages import Block, Keeping, find_block
+from ferrule.fusion.stages import Block, Staging, find_block
 from ferrule.ir.lazy import LazyBuffer
 from ferrule.ir.lazyop import MovementOps
 from ferrule.ir.shape.layout import storage_size
@@ -27,23 +27,23 @@ _MAX_IMBALANCE: Final = 1.25
 
 @final
 class HorizontalFusion:
-    """Finds the kernels among `fusions` that sum a value which another kernel keeps in blocks."""
+    """Finds the kernels among `fusions` that sum a value which is a stage of another kernel."""
 
     def __init__(
-        self, costs: Costs, keeping: Keeping, target: Target, fusions: list[Fusion]
+        self, costs: Costs, staging: Staging, target: Target, fusions: list[Fusion]
     ) -> None:
         self.costs = costs
-        self.keeping = keeping
+        self.staging = staging
         self.target = target
         self.threads = target.max_threads
         self.fusions = fusions
 
     def fuse(self, node: LazyBuffer, visits: Visits) -> None:
-        """Fuse the kernels that want a node, if one can keep it in blocks and the others sum these.
+        """Fuse the kernels that want a node, if it can be a stage of one and the others sum it.
 
         Changes `visits` to the kernel that remains.
         """
-        if keeps_tiles(self.target):
+        if tiles_stages(self.target):
             return
         rows: set[int] | None = None
         for host in visits:
@@ -61,7 +61,7 @@ class HorizontalFusion:
                 continue
             again = block.signature(node, host.space)
             together: Visits = {host: {**visits[host], again: True}}
-            if host.added_up not in (0, block.at[axis]) or not self.keeping.kept_block(
+            if host.added_up not in (0, block.at[axis]) or not self.staging.staged_block(
                 node, together
             ):
                 continue

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final, final
 
-from ferrule.codegen.policy import keeps_tiles, shares_reduces
+from ferrule.codegen.policy import shares_reduces, tiles_stages
 from ferrule.fusion.costs import SMALL_KERNEL_OPERATIONS, Cost, Costs, factors
 from ferrule.fusion.gains import Gains
 from ferrule.fusion.groups import MAX_NODES, Fusion, Visits
@@ -17,7 +17,7 @@ from ferrule.ir.target import Target
 MIN_ITERATIONS_PER_THREAD: Final = 4
 """Iterations for each thread to share out, outside of a reduce that other values wait for. Not
 measured."""
-# Rows for each multiprocessor from which on blocks of threads keep values in blocks. Not measured.
+# Rows for each multiprocessor from which on kernels for thread blocks have stages. Not measured.
 _MIN_ROWS_PER_MULTIPROCESSOR: Final = 16
 # Buffers up to which a kernel takes in more. With more, its loops read from more places at once
 # than the first-level cache has room for. Not measured.
@@ -135,7 +135,7 @@ class Legality:
                     return False
                 if not self._is_chain(fusion.reduces, depends):
                     return False
-                if fusion.outer and keeps_tiles(self.target):
+                if fusion.outer and tiles_stages(self.target):
                     continue  # the threads of a block share out the rows that they go along
                 waited_for = nested or depends != fusion.space.outputs
                 if waited_for and work > SMALL_KERNEL_OPERATIONS:

@@ -2,7 +2,7 @@
 
 A value that a kernel reads many times, as the last contraction of attention reads its weights, need
 not go through memory. If all its readers are in the same outer loops, one iteration of these
-computes the block that it needs and keeps it in the cache. Other compilers call this `compute_at`.
+computes the block that it needs, in the cache. Halide and TVM call this `compute_at`.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Final, final
 
 from ferrule.base.config import config
 from ferrule.base.records import dataclass
-from ferrule.codegen.policy import keeps_tiles
+from ferrule.codegen.policy import tiles_stages
 from ferrule.fusion.costs import Costs
 from ferrule.fusion.gains import Gains
 from ferrule.fusion.groups import MAX_NODES, Fusion, Visits
@@ -36,7 +36,7 @@ _MAX_STACK_BYTES: Final = 2 << 20
 @final
 @dataclass(frozen=True)
 class Block:
-    """The block of a node that one iteration of the outer loops computes and keeps."""
+    """The block of a stage that one iteration of the outer loops computes."""
 
     outer: int
     """The ranges of the outer loops, as bits."""
@@ -45,7 +45,7 @@ class Block:
     axis: int
     """The axis of the block, which has all of the node's elements along it."""
     nbytes: int
-    """Bytes of one row, the most that one iteration of the outer loops keeps."""
+    """Bytes of one row, the most that one iteration of the outer loops computes."""
 
     def signature(self, node: LazyBuffer, space: Space) -> Signature:
         """The index at which a kernel fills the block: a fresh range inside of the outer loops."""
@@ -97,8 +97,8 @@ def _block(node: LazyBuffer, space: Space, outer: int, signature: Signature) -> 
 
 
 @final
-class Keeping:
-    """Decides which values kernels keep in blocks on one target."""
+class Staging:
+    """Decides which values are stages of kernels on one target."""
 
     def __init__(
         self,
@@ -107,7 +107,7 @@ class Keeping:
         legality: Legality,
         target: Target,
         external: Set[LazyBuffer],
-        without_blocks: Set[LazyBuffer],
+        without_stages: Set[LazyBuffer],
     ) -> None:
         self.costs = costs
         self.gains = gains
@@ -115,20 +115,20 @@ class Keeping:
         self.target = target
         self.external = external
         """The nodes that something outside of the schedule refers to."""
-        self.without_blocks = without_blocks
-        """The kernels whose first output is one of these keep nothing."""
+        self.without_stages = without_stages
+        """The kernels whose first output is one of these have no stages."""
         self.is_skipped = "blocks" in config().FERRULE_SKIP
         self.iterations = MIN_ITERATIONS_PER_THREAD * target.max_threads
         self.lanes = target.lanes(4)
 
-    def kept_block(self, node: LazyBuffer, visits: Visits) -> Block | None:
-        """The block in which the only kernel that wants a node keeps it; None without gain."""
+    def staged_block(self, node: LazyBuffer, visits: Visits) -> Block | None:
+        """The block of a node as a stage of the only kernel that wants it; None without gain."""
         if len(visits) != 1 or self.is_skipped or is_always_fused(node):
             return None
         ((fusion, indices),) = visits.items()
         contraction = fusion.contraction
         if (
-            fusion.outputs[0] in self.without_blocks
+            fusion.outputs[0] in self.without_stages
             or (contraction is not None and self.costs[contraction].runs)
             or (fusion.contraction is None and not self._reduces_rows(fusion, indices))
             or len(fusion.outputs) > 1
@@ -152,10 +152,10 @@ class Keeping:
 
         Blocks of threads then go along the rows tile by tile, as below a contraction.
         """
-        return keeps_tiles(self.target) and bool(fusion.reduces) and len(indices) > 1
+        return tiles_stages(self.target) and bool(fusion.reduces) and len(indices) > 1
 
     def is_recomputed_by_each(self, node: LazyBuffer, visits: Visits) -> bool:
-        """True if several kernels should each compute a node in blocks, contraction included.
+        """True if several kernels should each have a node as a stage, contraction included.
 
         Only blocks of threads do, since their blocks are tiles. Each kernel repeats the operations
         of the contraction. But the node is much larger than the operands, so that its memory would
@@ -165,22 +165,22 @@ class Keeping:
             return False
         if node in self.external or not self.gains.is_worth_recomputing(node):
             return False
-        return all(self._can_compute_in_block(node, {f: visits[f]}) for f in visits)
+        return all(self._can_stage(node, {f: visits[f]}) for f in visits)
 
-    def _can_compute_in_block(self, node: LazyBuffer, visits: Visits) -> bool:
-        """True if a kernel could keep a node in a block, or compute a kept block from it."""
+    def _can_stage(self, node: LazyBuffer, visits: Visits) -> bool:
+        """True if a node could be a stage of a kernel, or a stage be computed from it."""
         ((fusion, _),) = visits.items()
-        if self.kept_block(node, visits) is not None:
+        if self.staged_block(node, visits) is not None:
             return True
         return bool(fusion.outer) and self.legality.can_be_tiled(visits)
 
     def _has_room(self, block: Block, space: Space) -> bool:
         """True if the rows of a block fit the cache, and there are enough of them for all threads.
 
-        Blocks of threads keep tiles of rows only, so that rows of any length fit.
+        Blocks of threads have tiles of rows only, so that rows of any length fit.
         """
         rows = space.evals(block.outer)
-        if keeps_tiles(self.target):
+        if tiles_stages(self.target):
             return rows >= rows_for_blocks(self.target)
         return (
             block.nbytes * self.lanes <= _MAX_STACK_BYTES and rows >= self.lanes * self.iterations

@@ -35,8 +35,8 @@ class Task:
     outputs: list[LazyBuffer]
     instead: dict[LazyBuffer, LazyBuffer] = field(default_factory=dict)
     reads: list[LazyBuffer] = field(default_factory=list)
-    kept: dict[LazyBuffer, tuple[int, ...]] = field(default_factory=dict)
-    """The nodes that are kept in blocks, and the axes of these."""
+    stages: dict[LazyBuffer, tuple[int, ...]] = field(default_factory=dict)
+    """The nodes that are stages of the kernel, with the axes of their blocks."""
     has_reduce: bool = False
     nodes: int = 0
 

@@ -114,9 +114,9 @@ class TreeBuilder:
                 stack.extend(reversed(waiting))
                 continue
             done[node] = self._node(node, tuple([done[source] for source in srcs]))
-            axes = self.task.kept.get(node)
+            axes = self.task.stages.get(node)
             if axes is not None:
-                done[node] = LazyOp(BufferOps.KEEP, (done[node],), axes)
+                done[node] = LazyOp(BufferOps.STAGE, (done[node],), axes)
             stack.pop()
         return done[value]
 

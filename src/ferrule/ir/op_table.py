@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from functools import lru_cache
 from typing import Any, Final, Protocol, TypeAlias, final
 
-from ferrule.base.enums import Enum
+from ferrule.base.enums import Enum, Renamed
 from ferrule.base.records import dataclass
 from ferrule.ir.dtype import DType, dtypes
 from ferrule.ir.expr import ExprOp, as_int, sint
@@ -111,14 +111,18 @@ class LoadOps(Enum):
     TEMPLATE = 7
 
 
-class BufferOps(Enum):
+class _FormerBufferOps:
+    KEEP = Renamed("STAGE")
+
+
+class BufferOps(_FormerBufferOps, Enum):
     """A kernel's reads and writes of memory; these occur in a kernel's AST, never in a graph."""
 
     LOAD = 1
     CONST = 2
     STORE = 3
     SINK = 4
-    KEEP = 5
+    STAGE = 5
 
 
 Op: TypeAlias = (
@@ -422,7 +426,7 @@ def _infer_sink(op: Op, operands: Sequence[Info], arg: Any) -> Info:
     return operands[0]
 
 
-def _infer_keep(op: Op, operands: Sequence[Info], arg: Any) -> Info:
+def _infer_stage(op: Op, operands: Sequence[Info], arg: Any) -> Info:
     ((shape, dtype),) = operands
     known = all(isinstance(axis, int) and 0 <= axis < len(shape) for axis in arg)
     _check(known, op, f"the axes {arg} are not all among those of the shape {shape}")
@@ -626,7 +630,7 @@ OPS: Final[dict[Op, Facts]] = {
     BufferOps.CONST: Facts(0, _infer_memory),
     BufferOps.STORE: Facts(1, _infer_store),
     BufferOps.SINK: Facts(None, _infer_sink),
-    BufferOps.KEEP: Facts(1, _infer_keep),
+    BufferOps.STAGE: Facts(1, _infer_stage),
 }
 """The ops of kernels. Nodes of `LoadOps` and `FunctionOps` are given their shape and dtype."""
 FORMS: Final[dict[Op, Form]] = {

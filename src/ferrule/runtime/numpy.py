@@ -472,7 +472,7 @@ FUNCTIONS: dict[Op, Function] = {
     BufferOps.LOAD: _load,
     BufferOps.CONST: _constant,
     BufferOps.STORE: _store,
-    BufferOps.KEEP: lambda value, axes: value,
+    BufferOps.STAGE: lambda value, axes: value,
 }
 
 

@@ -35,7 +35,7 @@ from ferrule.runtime.cuda.driver import GPU, CUDAError, gpu_target
 WARPS = BlockTile(4, 4, 8, 8, step=32, matrices=MMA)
 MULTIPLIED = [dtype for by in MATRIX_INTRINSICS.values() for dtype in by.sources]
 ROWS, COLUMNS, TERMS = 46, 31, 70
-"""Elements of the right operand come in pairs only where it is turned."""
+"""Elements of the right operand come in pairs only where it is transposed."""
 
 
 def run_tiled(  # type: ignore[no-untyped-def]
@@ -58,53 +58,53 @@ def run_tiled(  # type: ignore[no-untyped-def]
     return out.toCPU().reshape(shape), {u.op for u in k.uops}
 
 
-@pytest.mark.parametrize("stages", [1, 2, 3])
-@pytest.mark.parametrize("turned", list(itertools.product((False, True), repeat=2)), ids=str)
+@pytest.mark.parametrize("pipeline_depth", [1, 2, 3])
+@pytest.mark.parametrize("transposed", list(itertools.product((False, True), repeat=2)), ids=str)
 @pytest.mark.parametrize("dtype", MULTIPLIED, ids=lambda dtype: dtype.name)
 def test_products_by_warps(
-    dtype: DType, turned: tuple[bool, bool], stages: int, gpu: GPU, runner: MakeRunner
+    dtype: DType, transposed: tuple[bool, bool], pipeline_depth: int, gpu: GPU, runner: MakeRunner
 ) -> None:
     shapes = ((ROWS, TERMS), (TERMS, COLUMNS))
-    stored = [shape[::-1] if t else shape for shape, t in zip(shapes, turned, strict=True)]
+    stored = [shape[::-1] if t else shape for shape, t in zip(shapes, transposed, strict=True)]
     loaded = [load(slot, *shape, dtype=dtype) for slot, shape in enumerate(stored, 1)]
-    a, b = (x.permute((1, 0)) if t else x for x, t in zip(loaded, turned, strict=True))
+    a, b = (x.permute((1, 0)) if t else x for x, t in zip(loaded, transposed, strict=True))
     ast = store(matmul(widened(a), widened(b)))
     generator = np.random.default_rng(0)
     inputs = [generator.standard_normal(shape).astype(dtype.np) for shape in stored]
     by = matrix_intrinsic(dtype)
     assert by is not None
-    tile = replace(WARPS, stages=stages, matrices=by)
+    tile = replace(WARPS, pipeline_depth=pipeline_depth, matrices=by)
     found, ops = run_tiled(ast, tile, gpu, runner, *inputs)
     assert UOps.MMA in ops
-    # Elements of 32 bits cannot be turned on their way to a warp.
-    assert (UOps.MATRICES in ops) == (by is MMA or turned != (True, False))
-    assert (UOps.COPY in ops) == (stages > 1)
+    # Elements of 32 bits cannot be transposed on their way to a warp.
+    assert (UOps.MATRICES in ops) == (by is MMA or transposed != (True, False))
+    assert (UOps.COPY in ops) == (pipeline_depth > 1)
     taken = (as_multiplied(x, by) for x in inputs)
-    x, y = (x.T if t else x for x, t in zip(taken, turned, strict=True))
+    x, y = (x.T if t else x for x, t in zip(taken, transposed, strict=True))
     np.testing.assert_allclose(found, x @ y, rtol=1e-5, atol=1e-4)
 
 
-@pytest.mark.parametrize("turned", list(itertools.product((False, True), repeat=2)), ids=str)
+@pytest.mark.parametrize("transposed", list(itertools.product((False, True), repeat=2)), ids=str)
 @pytest.mark.parametrize("columns", [64, 256])
 @pytest.mark.parametrize("dtype", WGMMA.sources, ids=lambda dtype: dtype.name)
 def test_products_by_warp_groups(
-    dtype: DType, columns: int, turned: tuple[bool, bool], gpu: GPU, runner: MakeRunner
+    dtype: DType, columns: int, transposed: tuple[bool, bool], gpu: GPU, runner: MakeRunner
 ) -> None:
     if not WGMMA.is_native(gpu_target(gpu)):
         pytest.skip("this GPU has no products by warp groups")
     m, n, k = 200, 328, 456
     shapes = ((m, k), (k, n))
-    stored = [shape[::-1] if t else shape for shape, t in zip(shapes, turned, strict=True)]
+    stored = [shape[::-1] if t else shape for shape, t in zip(shapes, transposed, strict=True)]
     loaded = [load(slot, *shape, dtype=dtype) for slot, shape in enumerate(stored, 1)]
-    a, b = (x.permute((1, 0)) if t else x for x, t in zip(loaded, turned, strict=True))
+    a, b = (x.permute((1, 0)) if t else x for x, t in zip(loaded, transposed, strict=True))
     generator = np.random.default_rng(0)
     inputs = [generator.standard_normal(shape).astype(dtype.np) for shape in stored]
-    tile = BlockTile(2, columns // 4, 64, 4, step=64, matrices=WGMMA, stages=4)
+    tile = BlockTile(2, columns // 4, 64, 4, step=64, matrices=WGMMA, pipeline_depth=4)
     ast = store(matmul(widened(a), widened(b)))
     found, ops = run_tiled(ast, tile, gpu, runner, *inputs, shape=(m, n))
     assert UOps.WGMMA in ops
     taken = (x.astype(np.float64) for x in inputs)
-    x, y = (x.T if t else x for x, t in zip(taken, turned, strict=True))
+    x, y = (x.T if t else x for x, t in zip(taken, transposed, strict=True))
     np.testing.assert_allclose(found, x @ y, rtol=1e-5, atol=2e-4)
 
 
@@ -113,20 +113,24 @@ def test_more_shared_memory_than_a_kernel_has_by_itself(gpu: GPU, runner: MakeRu
     generator = np.random.default_rng(0)
     x = generator.standard_normal((ROWS, TERMS)).astype(np.float32)
     y = generator.standard_normal((TERMS, COLUMNS)).astype(np.float32)
-    tile = BlockTile(rows=4, columns=4, row_threads=16, column_threads=16, step=64, stages=2)
+    tile = BlockTile(
+        rows=4, columns=4, row_threads=16, column_threads=16, step=64, pipeline_depth=2
+    )
     found, _ = run_tiled(store(matmul(a, b)), tile, gpu, runner, x, y)
     np.testing.assert_allclose(found, x @ y, rtol=1e-5, atol=1e-4)
 
 
-@pytest.mark.parametrize("turned", [False, True])
-def test_copies_ahead_of_their_use(turned: bool, gpu: GPU, runner: MakeRunner) -> None:
-    a = load(1, TERMS, ROWS).permute((1, 0)) if turned else load(1, ROWS, TERMS)
+@pytest.mark.parametrize("transposed", [False, True])
+def test_copies_ahead_of_their_use(transposed: bool, gpu: GPU, runner: MakeRunner) -> None:
+    a = load(1, TERMS, ROWS).permute((1, 0)) if transposed else load(1, ROWS, TERMS)
     ast = store(matmul(a, load(2, TERMS, COLUMNS)))
     generator = np.random.default_rng(0)
     x = generator.standard_normal((ROWS, TERMS)).astype(np.float32)
     y = generator.standard_normal((TERMS, COLUMNS)).astype(np.float32)
-    tile = BlockTile(rows=2, columns=4, row_threads=8, column_threads=8, step=8, stages=3)
-    found, ops = run_tiled(ast, tile, gpu, runner, np.ascontiguousarray(x.T) if turned else x, y)
+    tile = BlockTile(rows=2, columns=4, row_threads=8, column_threads=8, step=8, pipeline_depth=3)
+    found, ops = run_tiled(
+        ast, tile, gpu, runner, np.ascontiguousarray(x.T) if transposed else x, y
+    )
     assert UOps.COPY in ops
     np.testing.assert_allclose(found, x @ y, rtol=1e-5, atol=1e-4)
 
@@ -147,7 +151,7 @@ extern "C" __global__ void turn(Piece *out, const Piece *x) {
 NOTHING_WRONG = {"OFFSET": 0, "ZEROS": 0, "WAITS": 1, "LEFT": 0}
 
 
-def turned(runner: MakeRunner, **changes: int) -> np.ndarray:  # type: ignore[type-arg]
+def transposed(runner: MakeRunner, **changes: int) -> np.ndarray:  # type: ignore[type-arg]
     text = COPIES
     for name, value in (NOTHING_WRONG | changes).items():
         text = text.replace(name, str(value))
@@ -161,9 +165,9 @@ def test_the_fake_driver_copies_when_it_is_waited_for(
     driver: fake.FakeDriver, runner: MakeRunner
 ) -> None:
     x = np.arange(128, dtype=np.float32).reshape(32, 4)
-    np.testing.assert_array_equal(turned(runner), x)
-    np.testing.assert_array_equal(turned(runner, ZEROS=2)[:, 2:], 0)
-    assert (turned(runner, WAITS=0) != x).any()
+    np.testing.assert_array_equal(transposed(runner), x)
+    np.testing.assert_array_equal(transposed(runner, ZEROS=2)[:, 2:], 0)
+    assert (transposed(runner, WAITS=0) != x).any()
 
 
 @pytest.mark.parametrize(
@@ -177,7 +181,7 @@ def test_the_fake_driver_refuses_wrong_copies(
     change: dict[str, int], text: str, driver: fake.FakeDriver, runner: MakeRunner
 ) -> None:
     with pytest.raises(CUDAError, match=text):
-        turned(runner, **change)
+        transposed(runner, **change)
 
 
 @pytest.mark.parametrize("dtype", MULTIPLIED, ids=lambda dtype: dtype.name)
@@ -217,7 +221,7 @@ def test_chains_by_warp_groups(dtype: DType, width: int, gpu: GPU, runner: MakeR
     plan.collapse()
     chain = Chain.of(plan.kernel, the_output(plan.kernel).name)
     assert chain is not None
-    scores = BlockTile(2, 16, 64, 4, step=64, matrices=WGMMA, stages=2)
+    scores = BlockTile(2, 16, 64, 4, step=64, matrices=WGMMA, pipeline_depth=2)
     results = replace(scores, columns=width // 4, step=64)
     tile_chain(plan, chain, ChainTile(scores, results, whole=True))
     k = Linearizer(ast, plan.target, plan.opts, "chain").linearize()

@@ -129,7 +129,7 @@ def _parts(kernel: Kernel, nest: Nest, depth: int) -> Iterator[tuple[Expr, tuple
         {_least(p, r, opened) for e in _idle(kernel, c.value, c.monoid) for p in conjuncts(e)}
         for child in kernel.children(nest.name, depth + 1)
         for c in child.computes
-        if c.along is r and c.monoid is not None
+        if c.carried_by is r and c.monoid is not None
     ]
     for condition in [*_conditions(kernel, nest), *_conditions_of_powers(kernel, nest, r)]:
         for part in conjuncts(condition):
@@ -146,7 +146,7 @@ def _conditions_of_powers(kernel: Kernel, nest: Nest, r: Expr) -> Iterator[Expr]
     If there were no other terms, these would count: the condition must hold at one end of the sum.
     """
     (c, *others) = nest.computes
-    if others or c.along is not r or c.monoid is None or c.monoid.op is not ExprOp.ADD:
+    if others or c.carried_by is not r or c.monoid is None or c.monoid.op is not ExprOp.ADD:
         return
     terms = [x for x in nest.loop_ranges if x not in c.ranges]
     ends = [{x: const(0) for x in terms}, {x: x.size - 1 for x in terms}]
@@ -176,10 +176,10 @@ def _idle(kernel: Kernel, value: Expr, monoid: Monoid) -> Iterator[Expr]:
             if exponent.op is ExprOp.SUB:
                 yield from _idle(kernel, exponent.src[0], MONOIDS["max"])
         case ExprOp.READ:
-            kept = kernel.computes[value.arg]
-            if kept.monoid is None:
-                at = dict(zip(kept.ranges, value.src, strict=True))
-                for condition in _idle(kernel, kept.value, monoid):
+            stage = kernel.computes[value.arg]
+            if stage.monoid is None:
+                at = dict(zip(stage.ranges, value.src, strict=True))
+                for condition in _idle(kernel, stage.value, monoid):
                     yield condition.substitute(at)
 
 
@@ -254,10 +254,10 @@ def _support(kernel: Kernel, value: Expr) -> Iterator[Expr]:
                 yield condition
                 yield from _support(kernel, inside)
         case ExprOp.READ:
-            kept = kernel.computes[value.arg]
-            if kept.monoid is None or kept.monoid.op is ExprOp.ADD:
-                at = dict(zip(kept.ranges, unclamped(value.src), strict=True))
-                for condition in _support(kernel, kept.value):
+            stage = kernel.computes[value.arg]
+            if stage.monoid is None or stage.monoid.op is ExprOp.ADD:
+                at = dict(zip(stage.ranges, unclamped(value.src), strict=True))
+                for condition in _support(kernel, stage.value):
                     yield condition.substitute(at)
 
 

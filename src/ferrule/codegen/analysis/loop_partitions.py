@@ -66,7 +66,7 @@ def segments_of(kernel: Kernel, nest: Nest, depth: int) -> tuple[Segment, ...]:
 
 def _hangs_in(kernel: Kernel, nest: Nest, loop: Loop) -> bool:
     """True if a nest is computed in each iteration of a loop, for that iteration."""
-    ahead = any(c.stages > 1 for c in nest.computes)
+    ahead = any(c.pipeline_depth > 1 for c in nest.computes)
     return not ahead and any(o is loop for _, _, o in kernel.path(nest))
 
 

@@ -18,7 +18,7 @@ from ferrule.ir.expr import INDEX, Expr, ExprOp, toposort
 
 I32 = dtypes.int32
 I64 = dtypes.int64
-# The copy of a kept value: its name, and its index along each axis that is unrolled.
+# The copy of a stage: its name, and its index along each axis that is unrolled.
 Copy = tuple[str, tuple[int, ...]]
 _EFFECTS = frozenset({UOps.STORE, UOps.PREFETCH, UOps.SET, UOps.GET, UOps.REG})
 
@@ -30,7 +30,7 @@ class Scope:
 
     items: list[UOp] = field(default_factory=list)
     values: dict[Expr, UOp] = field(default_factory=dict)
-    kept: dict[Copy, UOp] = field(default_factory=dict)
+    stages: dict[Copy, UOp] = field(default_factory=dict)
     matrices: dict[Expr, UOp] = field(default_factory=dict)
 
 
@@ -104,10 +104,10 @@ class Emitter:
         """Within the block, names may be bound to other UOps; the bindings from before are restored
         after it.
         """
-        before = [(dict(s.values), dict(s.kept), dict(s.matrices)) for s in self.scopes]
+        before = [(dict(s.values), dict(s.stages), dict(s.matrices)) for s in self.scopes]
         yield
-        for scope, (values, kept, matrices) in zip(self.scopes, before, strict=True):
-            scope.values, scope.kept, scope.matrices = values, kept, matrices
+        for scope, (values, stages, matrices) in zip(self.scopes, before, strict=True):
+            scope.values, scope.stages, scope.matrices = values, stages, matrices
 
     # -- placing -----------------------------------------------------------------------------------
 

@@ -45,11 +45,11 @@ class Tile:
 @dataclass(frozen=True)
 class Rows:
     """The place of the row that a thread gives, and whether rows are columns of the operand
-    (`turned`).
+    (`transposed`).
     """
 
     place: Expr
-    turned: bool
+    transposed: bool
 
 
 def left_rows(place: Place, tile: Tile) -> Rows | None:
@@ -92,11 +92,11 @@ def _rows(
     Elements of 32 bits cannot be transposed.
     """
     forms = [(along_terms, False), *([(across_them, True)] if by.packed > 1 else [])]
-    for element, turned in forms:
+    for element, transposed in forms:
         first = element(0)
         near = all(element(i) - first is const(i) for i in range(1, by.half))
         if near and _is_whole(first, by.half):
-            return Rows(first, turned)
+            return Rows(first, transposed)
     return None
 
 
@@ -157,16 +157,16 @@ class Fragments:
         self, operand: Expr, own: Set[Expr], term: Expr, rows: Sequence[Loop]
     ) -> tuple[int, tuple[UOp, UOp]]:
         """The layout of an operand, and the place of its first element."""
-        kept, place = self._kept(operand, dict.fromkeys(own, const(0)))
-        at = self.values.local(kept), self.values.plain(self.values.current(place({})))
+        staged, place = self._stage_of(operand, dict.fromkeys(own, const(0)))
+        at = self.values.local(staged), self.values.plain(self.values.current(place({})))
         if place({term: const(1)}) - place({}) is const(1):
             return 0, at
         further = {rows[0].range: const(1)} if len(rows) > 1 else {}
         distance = int((place(further) - place({})).arg)
-        return distance or BANK_LINE_BYTES // kept.value.dtype.itemsize, at
+        return distance or BANK_LINE_BYTES // staged.value.dtype.itemsize, at
 
-    def _kept(self, operand: Expr, first: Mapping[Expr, Expr]) -> tuple[Compute, Place]:
-        """The kept value of an operand, and the place of an element of it before swizzling.
+    def _stage_of(self, operand: Expr, first: Mapping[Expr, Expr]) -> tuple[Compute, Place]:
+        """The stage that an operand reads, and the place of an element of it before swizzling.
 
         An element is given by its steps from the first one.
         """
@@ -219,7 +219,7 @@ class Fragments:
         rows = self._rows[operand]
         if rows is None:
             return None
-        return self._taken(self.values.matrices(operand, rows.place, rows.turned), tile.by)
+        return self._taken(self.values.matrices(operand, rows.place, rows.transposed), tile.by)
 
     def _left_elements(self, left: Expr, tile: Tile) -> UOp:
         """The left operand, a register at a time."""

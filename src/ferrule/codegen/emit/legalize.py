@@ -36,11 +36,11 @@ def _inexact_powers(kernel: Kernel) -> frozenset[Expr]:
     computes = [c for nest in kernel.nests for c in nest.computes]
     always = [c.value for c in computes if c.store is not None]
     always += [s for e in nodes if _counts_exactly(e) for s in e.src]
-    names: set[str] = set()  # of the kept values that are used with all of their bits
+    names: set[str] = set()  # of the stages that are used with all of their bits
     while True:
         used = [c for c in computes if names.intersection(c.names)]
-        starts = [c.start for c in used if c.start is not None]
-        wide = _unrounded([*always, *(c.value for c in used), *starts])
+        initial = [c.initial for c in used if c.initial is not None]
+        wide = _unrounded([*always, *(c.value for c in used), *initial])
         found = {e.arg for e in wide if e.op is ExprOp.READ}
         if found <= names:
             return frozenset(powers - wide)
@@ -80,18 +80,18 @@ def _expanded(kernel: Kernel, rounded: frozenset[Expr]) -> Kernel:
     """The kernel with its transcendental functions expanded; those in `rounded` less exactly."""
     nests = []
     for nest in kernel.nests:
-        computes = tuple(_written_out(c, rounded) for c in nest.computes)
+        computes = tuple(_expanded_compute(c, rounded) for c in nest.computes)
         nests.append(replace(nest, computes=computes))
     return replace(kernel, nests=tuple(nests))
 
 
-def _written_out(c: Compute, rounded: frozenset[Expr]) -> Compute:
-    start = None if c.start is None else _expand(c.start, rounded)
+def _expanded_compute(c: Compute, rounded: frozenset[Expr]) -> Compute:
+    initial = None if c.initial is None else _expand(c.initial, rounded)
     store = c.store
     if store is not None:
         index, valid = (_expand(e, rounded) for e in (store.index, store.valid))
         store = replace(store, index=index, valid=valid)
-    return replace(c, value=_expand(c.value, rounded), start=start, store=store)
+    return replace(c, value=_expand(c.value, rounded), initial=initial, store=store)
 
 
 def _expand(e: Expr, rounded: frozenset[Expr]) -> Expr:
@@ -150,7 +150,7 @@ def _unroll_single(kernel: Kernel) -> Kernel:
 
 def _runs_once(loop: Loop) -> bool:
     size = loop.range.size
-    bounds = (loop.peel, loop.start, loop.end, loop.bits, loop.segments)
+    bounds = (loop.peel, loop.start, loop.end, loop.bitmask, loop.segments)
     whole = bounds == (None, None, None, None, ())
     return loop.kind is Kind.SERIAL and whole and size.is_const and size.arg == 1
 

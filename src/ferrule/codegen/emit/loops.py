@@ -18,13 +18,13 @@ Body: TypeAlias = Callable[[], None]
 
 def run_loop(values: Values, loop: Loop, body: Body, bounds: tuple[UOp, UOp] | None = None) -> None:
     """Emit a loop that runs; with `bounds`, only the iterations between these."""
-    if loop.bits is not None:
-        _run_by_bits(values, loop, loop.bits, body)
+    if loop.bitmask is not None:
+        _run_by_bitmask(values, loop, loop.bitmask, body)
         return
     first = const(0) if loop.start is None else loop.start
     end = loop.range.size if loop.end is None else loop.end
     start, stop = bounds or (values.plain(first), values.plain(end))
-    with values.knowing(_holding(loop.only)):
+    with values.knowing(_holding(loop.assumed)):
         if loop.segments:
             _run_segments(values, loop, start, stop, body)
         elif loop.peel is not None:
@@ -72,7 +72,7 @@ def _run_segments(values: Values, loop: Loop, start: UOp, stop: UOp, body: Body)
         start = values.out.alu(ExprOp.MAX, start, end)
 
 
-def _run_by_bits(values: Values, loop: Loop, mask: Expr, body: Body) -> None:
+def _run_by_bitmask(values: Values, loop: Loop, mask: Expr, body: Body) -> None:
     """Emit a loop that runs once for each set bit of a mask; the iteration is the number of the
     bit.
     """
@@ -85,7 +85,7 @@ def _run_by_bits(values: Values, loop: Loop, mask: Expr, body: Body) -> None:
     before = out.alu(ExprOp.SUB, now, out.constant(1, dtypes.uint32))
     below = out.alu(ExprOp.AND, out.alu(ExprOp.NOT, now), before)
     values.begin(loop, out.typed(out.alu(ExprOp.POPCOUNT, below), out.index))
-    with values.knowing(_holding(loop.only)):
+    with values.knowing(_holding(loop.assumed)):
         body()
     out.set(left, out.alu(ExprOp.AND, now, before))
     out.close()

@@ -1,10 +1,10 @@
 """Reduces: accumulators in registers, updated by the innermost loops.
 
 If only combined loops, lanes and copies remain, each copy of each accumulator has a register. If a
-serial loop over a kept axis comes after the first combined loop, accumulators are in scratch
+serial loop over a result axis comes after the first combined loop, accumulators are in scratch
 memory, and in registers from that loop on.
 
-A reduce that runs along a loop has its registers outside of that loop, and each iteration goes on
+A reduce that a loop carries has its registers outside of that loop, and each iteration goes on
 from them. A nest's own accumulators are updated in place; a nest that hangs in the loop is added to
 them once it has the part of this iteration.
 """
@@ -53,7 +53,7 @@ class Reductions:
         self.fragments = Fragments(values)
         self.tile_registers = TileRegisters(values, children, serial)
         self._fresh: dict[UOp, int] = {}  # registers that hold the identity, and in which loop
-        self._running: _Registers = {}  # of what runs along a loop that is open
+        self._carried: _Registers = {}  # of what an open loop carries
         self._names = itertools.count()
 
     def reduce(self, nest: Nest, depth: int) -> None:
@@ -84,11 +84,11 @@ class Reductions:
             self.tile_registers.sums(nest, hold, partial=partial)
             return
         registers = self._registers(nest, hold)
-        inside = self._begin_running(nest, registers)
+        inside = self._begin_first(nest, registers)
         self._accumulate(nest, hold, registers)
         self._finish(nest, hold, registers, partial=partial)
         for c in inside:
-            self._end_running(c)
+            self._end_carried(c)
 
     # -- before ------------------------------------------------------------------------------------
 
@@ -101,7 +101,7 @@ class Reductions:
 
     def _fill(self, c: Compute, loops: Sequence[Loop]) -> None:
         if not loops:
-            self.values.keep(c, self.values.vector(c.value))
+            self.values.write_stage(c, self.values.vector(c.value))
             return
         loop, *rest = loops
         if loop.kind is Kind.THREAD:
@@ -140,7 +140,7 @@ class Reductions:
         if depth > first_reduce(nest):
             self.children(nest, depth)
         if depth == 1:
-            self._go_on(nest)
+            self._set_initial(nest)
         if depth == max(hangs_until(self.values.kernel, nest), first_reduce(nest)):
             self._accumulate_rest(nest, depth, registers)
         else:
@@ -181,17 +181,17 @@ class Reductions:
     def _update(self, nest: Nest, rest: Sequence[Loop], registers: _Registers) -> None:
         with self.values.along(self.values.lane_of(rest)):
             for c in nest.computes:
-                kept = [loop for loop in rest if loop.range in c.ranges]
+                of_result = [loop for loop in rest if loop.range in c.ranges]
                 combined = [loop for loop in rest if loop.range not in c.ranges]
                 if c.monoid is None:
                     for _ in self.values.each_copy(rest):
-                        self.values.keep(c, self.values.vector(c.value))
-                elif combined and (not kept or any(o.kind is Kind.VECTOR for o in combined)):
-                    for _ in self.values.each_copy(kept):
+                        self.values.write_stage(c, self.values.vector(c.value))
+                elif combined and (not of_result or any(o.kind is Kind.VECTOR for o in combined)):
+                    for _ in self.values.each_copy(of_result):
                         self._update_tree(c, c.monoid, combined, registers)
                 else:
                     for _ in self.values.each_copy(combined):
-                        for _ in self.values.each_copy(kept):
+                        for _ in self.values.each_copy(of_result):
                             self._combine(c, c.monoid, registers[self.values.key(c)])
 
     def _update_tree(
@@ -245,8 +245,8 @@ class Reductions:
     def _finish(self, nest: Nest, hold: int, registers: _Registers, *, partial: bool) -> None:
         """Take the accumulators out of their registers after the loops.
 
-        They are kept, in registers or in scratch memory. A partial result is combined with the
-        value in scratch memory.
+        They become stages, in registers or in scratch memory. A partial result is combined with
+        the value in scratch memory.
         """
         for c in nest.computes:
             if c.monoid is None:
@@ -256,12 +256,12 @@ class Reductions:
                 for _ in self.values.each_copy(inner):
                     value = self.out.get(registers[self.values.key(c)])
                     value = self._across(nest, c.monoid, value)
-                    if c.along is not None and c.along not in nest.loop_ranges:
-                        value = self._add_to_running(c, c.monoid, value)
+                    if c.carried_by is not None and c.carried_by not in nest.loop_ranges:
+                        value = self._add_to_carried(c, c.monoid, value)
                     if partial:
                         before = self.out.widen(self.values.read_own(c), value.lanes)
                         value = self.out.alu(c.monoid.op, before, value)
-                    self.values.keep(c, value)
+                    self.values.write_stage(c, value)
 
     def _across(self, nest: Nest, monoid: Monoid, value: UOp) -> UOp:
         """The combination of several threads' values, in all of these threads."""
@@ -270,65 +270,62 @@ class Reductions:
             value = self.out.inside(UOp(UOps.ACROSS, value.dtype, value.lanes, (value,), arg))
         return value
 
-    # -- values carried along a loop ---------------------------------------------------------------
+    # -- values that a loop carries ----------------------------------------------------------------
 
-    def begin_along(self, nest: Nest, depth: int) -> None:
-        """Make the registers of nests in a loop along which they run, before that loop is
-        opened.
-        """
+    def begin_carried(self, nest: Nest, depth: int) -> None:
+        """Make the registers of what a loop carries for the nests in it, before it is opened."""
         r = nest.loops[depth].range
         for n in self.values.kernel.nests:
-            if n.at == (nest.name, depth + 1) and any(c.along is r for c in n.computes):
-                self._running |= self._registers(n, 0)
+            if n.at == (nest.name, depth + 1) and any(c.carried_by is r for c in n.computes):
+                self._carried |= self._registers(n, 0)
 
-    def _begin_running(self, nest: Nest, own: _Registers) -> list[Compute]:
-        """Make the registers of the reduces that run along a nest's first loop, before it is
-        opened.
+    def _begin_first(self, nest: Nest, own: _Registers) -> list[Compute]:
+        """Make the registers of the reduces that a nest's first loop carries, before it is opened.
 
         These are the nest's own accumulators, and those of nests that hang in the loop; the latter
         are returned.
         """
         first = nest.loop_ranges[:1]
         hanging = [n for n in self.values.kernel.nests if n.at == (nest.name, 1)]
-        inside = [c for n in hanging for c in n.computes if c.along in first]
+        inside = [c for n in hanging for c in n.computes if c.carried_by in first]
         for n in hanging:
             if any(c in inside for c in n.computes):
-                self._running |= self._registers(n, 0)
-        if any(c.along in first for c in nest.computes):
-            self._running |= own
+                self._carried |= self._registers(n, 0)
+        if any(c.carried_by in first for c in nest.computes):
+            self._carried |= own
         return inside
 
-    def _go_on(self, nest: Nest) -> None:
-        """Set a nest's own running accumulators to their start values of this iteration."""
+    def _set_initial(self, nest: Nest) -> None:
+        """Set a nest's own carried accumulators to their initial values of this iteration."""
         for c in nest.computes:
-            if c.along is None or c.along not in nest.loop_ranges or c.start is None:
+            if c.carried_by is None or c.carried_by not in nest.loop_ranges or c.initial is None:
                 continue
             inner = [loop for loop in nest.loops if loop.range in c.ranges]
             with self.values.along(self.values.lane_of(inner)):
                 for _ in self.values.each_copy(inner):
-                    register = self._running[self.values.key(c)]
-                    self.out.set(register, self._start(c, register))
+                    register = self._carried[self.values.key(c)]
+                    self.out.set(register, self._initial(c, register))
 
-    def _start(self, c: Compute, register: UOp) -> UOp:
-        """The start value of a running reduce in this iteration; its `before` can be read from now
-        on.
+    def _initial(self, c: Compute, register: UOp) -> UOp:
+        """The initial value of a carried reduce in this iteration; its `carried` value can be read
+        from now on.
         """
         before = self.out.get(register)
-        self.values.keep(self.values.kernel.computes[c.before], before)
-        if c.start is None:
+        self.values.write_stage(self.values.kernel.computes[c.carried], before)
+        if c.initial is None:
             return before
-        return self.out.widen(self.values.vector(c.start), register.lanes)
+        return self.out.widen(self.values.vector(c.initial), register.lanes)
 
-    def _add_to_running(self, c: Compute, monoid: Monoid, part: UOp) -> UOp:
-        """A running reduce after this iteration's part is added."""
-        register = self._running[self.values.key(c)]
-        start = self._start(c, register)
-        if c.by_lanes is not None:
+    def _add_to_carried(self, c: Compute, monoid: Monoid, part: UOp) -> UOp:
+        """A carried reduce after this iteration's part is added."""
+        register = self._carried[self.values.key(c)]
+        initial = self._initial(c, register)
+        if c.scan_lanes is not None:
             part = self._prefixes(monoid, part)
             total = self.out.shuffle((part.lanes - 1,) * part.lanes, part)
-            self.out.set(register, self.out.alu(monoid.op, start, total))
-            return self.out.alu(monoid.op, start, part)
-        value = self.out.alu(monoid.op, start, self.out.widen(part, register.lanes))
+            self.out.set(register, self.out.alu(monoid.op, initial, total))
+            return self.out.alu(monoid.op, initial, part)
+        value = self.out.alu(monoid.op, initial, self.out.widen(part, register.lanes))
         self.out.set(register, value)
         return value
 
@@ -346,13 +343,13 @@ class Reductions:
             step *= 2
         return part
 
-    def _end_running(self, c: Compute) -> None:
-        """Read the final values of a running reduce, after its loop."""
+    def _end_carried(self, c: Compute) -> None:
+        """Read the final values of a carried reduce, after its loop."""
         inner = self.values.kernel.owner[c.name].loops
-        kept = [loop for loop in inner if loop.range in c.ranges]
-        with self.values.along(self.values.lane_of(kept)):
-            for _ in self.values.each_copy(kept):
-                self.values.keep(c, self.out.get(self._running[self.values.key(c)]))
+        of_result = [loop for loop in inner if loop.range in c.ranges]
+        with self.values.along(self.values.lane_of(of_result)):
+            for _ in self.values.each_copy(of_result):
+                self.values.write_stage(c, self.out.get(self._carried[self.values.key(c)]))
 
     # -- products of matrices ----------------------------------------------------------------------
 
@@ -398,18 +395,18 @@ def first_reduce(nest: Nest) -> int:
     """
     if all(c.monoid is None for c in nest.computes):
         return -1
-    kept = nest.kept
-    combined = (d for d, loop in enumerate(nest.loops) if loop.range not in kept)
+    result_axes = nest.result_axes
+    combined = (d for d, loop in enumerate(nest.loops) if loop.range not in result_axes)
     run = [d for d, loop in enumerate(nest.loops, 1) if loop.kind not in LANES_OR_COPIES]
     return next(combined, max(run, default=0))
 
 
 def _hold_depth(nest: Nest) -> int:
-    """The depth from which on no serial loop over a kept axis follows."""
+    """The depth from which on no serial loop over a result axis follows."""
     depth = first = first_reduce(nest)
-    kept = nest.kept
+    result_axes = nest.result_axes
     for d, loop in enumerate(nest.loops[first:], first):
         together = (*LANES_OR_COPIES, Kind.THREAD, *BY_WARPS)
-        if loop.range in kept and loop.kind not in together:
+        if loop.range in result_axes and loop.kind not in together:
             depth = d + 1
     return depth

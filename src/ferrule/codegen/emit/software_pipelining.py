@@ -1,11 +1,11 @@
 """Software pipelining: copies that are made in earlier iterations of the loop that reads them.
 
-If a loop reads copies in n stages, those of its first n - 1 iterations begin before it. Each
+In a pipeline of depth n, the copies of a loop's first n - 1 iterations begin before it. Each
 iteration waits for its own copies, passes a barrier, and begins the copies of a later iteration in
 the memory of the iteration before.
 
 Products by warp groups are asynchronous: they read their operands until the next iteration has
-begun its own. So the memory of the iteration before is not reused yet, which takes one more stage.
+begun its own. So the memory of the iteration before is not reused yet, which takes one more copy.
 
 A copy that needs registers, because it is too narrow or computed from several loads, is loaded at
 the beginning of an iteration and stored at its end.
@@ -60,7 +60,7 @@ class SoftwarePipeline:
         """Begin the copies of the first iterations, as many as are copied ahead."""
         first = const(0) if loop.start is None else loop.start
         for i in range(self._ahead(loop)):
-            self._copy(loop, first + i, (first + i) % self._stages(loop))
+            self._copy(loop, first + i, (first + i) % self._depth(loop))
 
     def inside(self, loop: Loop) -> None:
         """Wait for the copies that an iteration reads, and begin later ones in the memory of the
@@ -123,26 +123,26 @@ class SoftwarePipeline:
 
     def _copy_ahead(self, loop: Loop) -> None:
         """Begin the copies of the last iteration that there is memory for."""
-        ahead, stages = self._ahead(loop), self._stages(loop)
-        read, rest = loop.range % stages, stages - ahead
+        ahead, depth = self._ahead(loop), self._depth(loop)
+        read, rest = loop.range % depth, depth - ahead
         before = alu(ExprOp.WHERE, less(read, const(rest)), read + ahead, read - rest)
         self._copy(loop, loop.range + ahead, before)
 
     def _ahead(self, loop: Loop) -> int:
         """The number of iterations whose copies are on their way when an iteration begins."""
-        return self._stages(loop) - (2 if loop.range in self._together else 1)
+        return self._depth(loop) - (2 if loop.range in self._together else 1)
 
-    def _stages(self, loop: Loop) -> int:
-        return self._nests[loop.range][0].computes[0].stages
+    def _depth(self, loop: Loop) -> int:
+        return self._nests[loop.range][0].computes[0].pipeline_depth
 
-    def _copy(self, loop: Loop, iteration: Expr, stage: Expr) -> None:
+    def _copy(self, loop: Loop, iteration: Expr, ring_slot: Expr) -> None:
         """Begin the copies that an iteration reads, if there is such an iteration."""
         there = less(iteration, loop.range.size if loop.end is None else loop.end)
-        self.values.stage = stage
+        self.values.ring_slot = ring_slot
         for nest in self._nests[loop.range]:
             if there is not FALSE:
                 self.fill(_for_iteration(nest, {loop.range: iteration}, there))
-        self.values.stage = None
+        self.values.ring_slot = None
         self.out.inside(UOp(UOps.COMMIT))
 
 
@@ -172,7 +172,7 @@ def read_by_warp_groups(kernel: Kernel) -> frozenset[str]:
 
 def is_pipelined(nest: Nest) -> bool:
     """True if a nest's values are made ahead of their use."""
-    return any(c.stages > 1 for c in nest.computes)
+    return any(c.pipeline_depth > 1 for c in nest.computes)
 
 
 def _for_iteration(nest: Nest, iteration: Mapping[Expr, Expr], there: Expr) -> Nest:

@@ -67,13 +67,13 @@ class TileRegisters:
 
     def _add(self, nest: Nest, depth: int, step: Callable[[], None]) -> None:
         """Emit the loops over terms from `depth` on, with a step in the last of them."""
-        if depth and nest.loops[depth - 1].range not in nest.kept:
+        if depth and nest.loops[depth - 1].range not in nest.result_axes:
             self.children(nest, depth)
         loop = nest.loops[depth]
         if loop.kind in (Kind.UNROLL, Kind.MATRIX):
             step()
             return
-        if loop.range in nest.kept:
+        if loop.range in nest.result_axes:
             raise KernelError(f"{nest.name}: {loop.range} is in the way of its tile registers")
         self.serial(loop, lambda: self._add(nest, depth + 1, step))
 

@@ -1,7 +1,7 @@
 """The value of an expression at the current point of a program: `Expr -> UOp`.
 
 `Values` knows this point: the copy of each unrolled loop, the loop whose iterations are the lanes,
-and the open loops. Kept values are registers if all their axes are lanes or copies, and scratch
+and the open loops. Stages are registers if all their axes are lanes or copies, and scratch
 memory otherwise.
 """
 
@@ -53,9 +53,9 @@ class Values:
         """The range whose iterations are the lanes of vectors."""
         self.copies: dict[Expr, Expr] = {}
         """The values of the ranges of unrolled loops, and of conditions that are known here."""
-        self.stage: Expr | None = None
-        """The stage of a kept value that is being filled ahead of its use; None for the current
-        one.
+        self.ring_slot: Expr | None = None
+        """The number of the copy, of `pipeline_depth` ones, that is filled ahead of its use; None
+        for the current one.
         """
         self._ahead: dict[UOp, tuple[int, int]] = {}
         self._filled: dict[str, int] = {}
@@ -98,13 +98,13 @@ class Values:
         """A function that calls `do` later in the innermost open loop, as if it were
         called here.
         """
-        here = dict(self.copies), self.lane, self.stage
+        here = dict(self.copies), self.lane, self.ring_slot
 
         def done_there() -> None:
-            outside = self.copies, self.lane, self.stage
-            self.copies, self.lane, self.stage = here
+            outside = self.copies, self.lane, self.ring_slot
+            self.copies, self.lane, self.ring_slot = here
             do()
-            self.copies, self.lane, self.stage = outside
+            self.copies, self.lane, self.ring_slot = outside
 
         return done_there
 
@@ -127,7 +127,7 @@ class Values:
             del self.copies[loop.range]
 
     def key(self, c: Compute) -> Copy:
-        """The key of a kept value's current copy."""
+        """The key of a stage's current copy."""
         at = (int(self.copies[r].arg) if r in self.copies else _LANE for r in c.ranges)
         return c.name, tuple(at)
 
@@ -391,19 +391,19 @@ class Values:
             out = self.out.alu(ExprOp.AND, out, self.value(condition))
         return out
 
-    # -- kept values -------------------------------------------------------------------------------
+    # -- stages ------------------------------------------------------------------------------------
 
     def _read(self, node: Expr) -> UOp:
         if node.arg in self._in_registers:
             key = node.arg, tuple(int(i.arg) if i.is_const else _LANE for i in node.src)
             for scope in reversed(self.out.scopes):
-                if key in scope.kept:
-                    return scope.kept[key]
+                if key in scope.stages:
+                    return scope.stages[key]
             raise AssertionError(f"{node} is read before it is computed")
         return self._read_memory(node)
 
     def is_in_registers(self, operand: Expr) -> bool:
-        """True if an operand is a kept value that is in registers."""
+        """True if an operand is a stage that is in registers."""
         return operand.op is ExprOp.READ and operand.arg in self._in_registers
 
     def read_own(self, c: Compute) -> UOp:
@@ -428,7 +428,7 @@ class Values:
         u = UOp(UOps.LOAD, self.out.memory_dtype(c.value.dtype), lanes, src, multiple)
         return self.out.place(u, max(self.out.level(at), filled))
 
-    def matrices(self, operand: Expr, place: Expr, turned: bool) -> UOp:
+    def matrices(self, operand: Expr, place: Expr, transposed: bool) -> UOp:
         """Four matrices in shared memory, of which each thread of a warp names one row.
 
         `operand` identifies them: in one iteration each is loaded once.
@@ -440,7 +440,9 @@ class Values:
         if operand not in known:
             dtype, src = self.out.memory_dtype(c.value.dtype), (self.local(c), at)
             lanes = MAX_ACCESS_BYTES // dtype.itemsize
-            known[operand] = self.out.place(UOp(UOps.MATRICES, dtype, lanes, src, turned), level)
+            known[operand] = self.out.place(
+                UOp(UOps.MATRICES, dtype, lanes, src, transposed), level
+            )
         return known[operand]
 
     def is_copied_alone(self, c: Compute) -> bool:
@@ -448,7 +450,7 @@ class Values:
 
         It is stored as it was loaded, and has a size that such a copy can have.
         """
-        ahead = self.stage is not None and c.name in self.threads.shared
+        ahead = self.ring_slot is not None and c.name in self.threads.shared
         element = self.current(c.value)
         if not ahead or element.op is not ExprOp.LOAD:
             return False
@@ -470,9 +472,9 @@ class Values:
         self.out.inside(UOp(UOps.COPY, None, lanes, src, multiple))
 
     def write(self, c: Compute, value: UOp) -> None:
-        """Store a value of this iteration, or keep it."""
+        """Store a value of this iteration, to a buffer or as a stage."""
         if c.store is None:
-            self.keep(c, value)
+            self.write_stage(c, value)
             return
         valid = self.current(c.store.valid)
         if valid is not FALSE:
@@ -507,10 +509,10 @@ class Values:
         multiple = self._multiple(index, at, lanes)
         self.out.emit(UOp(UOps.STORE, src=src, arg=multiple if hint is None else hint))
 
-    def keep(self, c: Compute, value: UOp) -> None:
-        """Keep a value of this iteration under its name, in a register or in scratch memory."""
+    def write_stage(self, c: Compute, value: UOp) -> None:
+        """Store a value of this iteration as a stage, in a register or in scratch memory."""
         if c.name in self._in_registers:
-            self.out.scopes[-1].kept[self.key(c)] = value
+            self.out.scopes[-1].stages[self.key(c)] = value
             return
         index = self._scratch_index(c)
         valid = TRUE
@@ -520,10 +522,10 @@ class Values:
 
     def _scratch_index(self, c: Compute) -> Expr:
         """The index in scratch memory of a value of this iteration."""
-        return self.threads.place(c, [self.current(r) for r in c.ranges], self.stage)
+        return self.threads.place(c, [self.current(r) for r in c.ranges], self.ring_slot)
 
     def local(self, c: Compute) -> UOp:
-        """The pointer to a kept value's memory."""
+        """The pointer to a stage's memory."""
         arg = self.kernel.memory[c.name]
         found = self._locals.get(arg[0])
         if found is None:
@@ -535,13 +537,11 @@ class Values:
         return found
 
     def forget(self, c: Compute) -> None:
-        """Note that a kept value is computed anew: it changes where it is stored."""
+        """Note that a stage is computed anew: it changes where it is stored."""
         self._filled.pop(c.name, None)
 
     def filled(self, c: Compute) -> None:
-        """Note that a kept value is complete: from here on only the loops that are open now change
-        it.
-        """
+        """Note that a stage is complete: from here on only the loops open now change it."""
         self._filled[c.name] = self.out.innermost
 
 

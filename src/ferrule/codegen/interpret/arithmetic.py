@@ -163,13 +163,13 @@ def to_tf32(x: Array) -> Array:
     return numpy.where(numpy.isnan(x), x, rounded)
 
 
-def matrices(rows: Array, turned: bool) -> Array:
+def matrices(rows: Array, transposed: bool) -> Array:
     """The part of four matrices of 8 rows that each of 32 threads gets.
 
     Each thread has given one row of 16 bytes.
     """
     thread, element = numpy.indices(rows.shape)
-    matrix, row, column = of_matrices(thread, element, turned, rows.shape[1] // 4)
+    matrix, row, column = of_matrices(thread, element, transposed, rows.shape[1] // 4)
     parts: Array = rows[8 * matrix + row, column]
     return parts
 

@@ -68,12 +68,12 @@ def is_product_of_loads(c: Compute) -> bool:
     return all(factor.op is ExprOp.LOAD and len(factor.src) == 2 for factor in factors)
 
 
-def refuse_running(kernel: Kernel, r: Expr, what: str) -> None:
-    """Raise a ScheduleError if a reduce runs along the loop over a range."""
-    running = [c.name for c in kernel.computes.values() if c.along is r]
-    if running:
+def refuse_carried(kernel: Kernel, r: Expr, what: str) -> None:
+    """Raise a ScheduleError if the loop over a range carries a reduce."""
+    carried = [c.name for c in kernel.computes.values() if c.carried_by is r]
+    if carried:
         raise ScheduleError(
-            f"{what} in kernel {kernel.name}: {running[0]} runs along {r}; do it before `run_along`"
+            f"{what} in kernel {kernel.name}: {r} carries {carried[0]}; do it before `fuse_reduces`"
         )
 
 
@@ -139,15 +139,15 @@ def mapped(nest: Nest, mapping: Mapping[Expr, Expr]) -> Nest:
 
 def _map_compute(c: Compute, mapping: Mapping[Expr, Expr]) -> Compute:
     old = [c.value] if c.store is None else [c.value, c.store.index, c.store.valid]
-    if c.start is not None:
-        old.append(c.start)
+    if c.initial is not None:
+        old.append(c.initial)
     new = substitute(old, mapping)
     if new == old:
         return c
-    start = None if c.start is None else new.pop()
+    initial = None if c.initial is None else new.pop()
     value, *place = new
     store = None if c.store is None else replace(c.store, index=place[0], valid=place[1])
-    return replace(c, value=value, store=store, start=start)
+    return replace(c, value=value, store=store, initial=initial)
 
 
 def map_all(kernel: Kernel, mapping: Mapping[Expr, Expr]) -> Kernel:

@@ -12,7 +12,7 @@ from ferrule.codegen.primitives.editing import (
     is_combined,
     is_ordered,
     nest_of,
-    refuse_running,
+    refuse_carried,
     stores_in,
 )
 from ferrule.ir.expr import Expr, ExprOp
@@ -44,8 +44,8 @@ def transpose(kernel: Kernel, nest_name: str, along: str, across: str) -> Kernel
             f"loops, of one size that is a power of two, and reduce nothing; {nest_name} ends "
             f"with {[loop.range.name for loop in last]}"
         )
-    turned = (replace(last[0], kind=Kind.TRANSPOSE), replace(last[1], kind=Kind.VECTOR))
-    return kernel.with_nest(replace(nest, loops=(*nest.loops[:-2], *turned)))
+    transposed = (replace(last[0], kind=Kind.TRANSPOSE), replace(last[1], kind=Kind.VECTOR))
+    return kernel.with_nest(replace(nest, loops=(*nest.loops[:-2], *transposed)))
 
 
 def parallel(kernel: Kernel, nest_name: str, name: str) -> Kernel:
@@ -118,12 +118,12 @@ def set_kind(kernel: Kernel, nest_name: str, name: str, kind: Kind) -> Kernel:
             f"{kind.name.lower()}({name}) in kernel {kernel.name}: its size {loop.range.size} "
             "is not constant; split it first"
         )
-    if loop.bits is not None:
+    if loop.bitmask is not None:
         raise ScheduleError(
             f"{kind.name.lower()}({name}) in kernel {kernel.name}: only some of its iterations are "
             "run, and which is known when it begins; do it without `skip`"
         )
-    refuse_running(kernel, loop.range, f"{kind.name.lower()}({name})")
+    refuse_carried(kernel, loop.range, f"{kind.name.lower()}({name})")
     loops = (*nest.loops[:depth], replace(loop, kind=kind), *nest.loops[depth + 1 :])
     return kernel.with_nest(replace(nest, loops=loops))
 

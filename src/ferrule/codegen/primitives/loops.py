@@ -32,7 +32,7 @@ from ferrule.codegen.primitives.editing import (
     move_children,
     nest_of,
     part_names,
-    refuse_running,
+    refuse_carried,
     stores_in,
 )
 from ferrule.ir.dtype import dtypes
@@ -84,7 +84,7 @@ def split(kernel: Kernel, nest_name: str, name: str, factor: int, tail: str = "m
     position = first + inner
     condition = TRUE if exact or tail == "shift" else less(position, r.size)
     _refuse_padded(kernel, nest, r, f"split({name})")
-    refuse_running(kernel, r, f"split({name})")
+    refuse_carried(kernel, r, f"split({name})")
     ranges = {c.name: c.ranges for c in kernel.computes.values()}
     guard = _Split(r, position, condition, tail, ranges)
     inside, combined = {nest_name, *repeated}, is_combined(nest, r)
@@ -124,7 +124,7 @@ def _refuse_limited(
     """Raise an error for a loop that was limited, or a tail by which `repeated` nests would store
     twice.
     """
-    limits = (loop.start, loop.end, loop.bits, loop.segments)
+    limits = (loop.start, loop.end, loop.bitmask, loop.segments)
     if limits != (None, None, None, ()) or (tail == "clamp" and repeated):
         raise ScheduleError(
             f"split({loop.range.name}, {factor}, {tail!r}) in kernel {kernel.name}: it is limited, "
@@ -177,7 +177,7 @@ def _peel(loop: Loop) -> Expr:
     return TRUE if loop.peel is None else loop.peel
 
 
-_Axes = Mapping[str, tuple[Expr, ...]]  # of kept values, by name
+_Axes = Mapping[str, tuple[Expr, ...]]  # of stages, by name
 
 
 @dataclass(frozen=True)
@@ -213,8 +213,8 @@ class _Split:
                 valid = self.expression(store.valid)
                 valid = both(valid, self.condition) if owns else valid
                 store = replace(store, index=self.expression(store.index), valid=valid)
-            start = None if c.start is None else self.expression(c.start)
-            computes.append(replace(c, value=value, store=store, start=start))
+            initial = None if c.initial is None else self.expression(c.initial)
+            computes.append(replace(c, value=value, store=store, initial=initial))
         peel = {self.range: self.position}
         loops = tuple(loop.mapped(peel) for loop in nest.loops)
         return replace(nest, computes=tuple(computes), loops=loops)
@@ -225,13 +225,13 @@ def _retarget(
 ) -> Expr:
     """An expression with `r` replaced by `position`.
 
-    Loads that vary with it stay in bounds, by a mask or by a clamp. So do reads of kept values,
+    Loads that vary with it stay in bounds, by a mask or by a clamp. So do reads of stages,
     unless their `axes` are padded as much.
     """
     if r not in e.ranges:
         return e
     inside = {r: minimum(position, r.size - 1)}
-    kept = {r: alu(ExprOp.WHERE, condition, position, r.size - 1)}
+    clamped = {r: alu(ExprOp.WHERE, condition, position, r.size - 1)}
     done: dict[Expr, Expr] = {r: position}
     for node in varying([e], frozenset((r,))):
         if node in done:
@@ -249,7 +249,7 @@ def _retarget(
             moved = substitute(node.src, {r: position})
             sizes = [axis.size for axis in axes[node.arg]]
             inside_all = all(map(_is_inside, moved, sizes))
-            moved = moved if inside_all else substitute(node.src, kept)
+            moved = moved if inside_all else substitute(node.src, clamped)
             done[node] = Expr(ExprOp.READ, node.dtype, tuple(moved), node.arg)
             continue
         src = tuple([done.get(s, s) for s in node.src])
@@ -291,18 +291,18 @@ def fuse(kernel: Kernel, nest_name: str, name: str) -> Kernel:
     _refuse_padded(kernel, nest, a, f"fuse({name})")
     _refuse_padded(kernel, nest, b, f"fuse({name})")
     for r in (a, b):
-        refuse_running(kernel, r, f"fuse({name})")
-    kept = [c for c in nest.computes if a in c.ranges or b in c.ranges]
-    if any(not _follows(c.ranges, a, b) for c in kept):
+        refuse_carried(kernel, r, f"fuse({name})")
+    stages = [c for c in nest.computes if a in c.ranges or b in c.ranges]
+    if any(not _follows(c.ranges, a, b) for c in stages):
         raise ScheduleError(
-            f"fuse({name}) in kernel {kernel.name}: {a} and {b} are axes of a kept value, "
+            f"fuse({name}) in kernel {kernel.name}: {a} and {b} are axes of a stage, "
             "but not neighbours"
         )
     if any(child.at == (nest_name, depth + 1) for child in kernel.nests):
         raise ScheduleError(
             f"fuse({name}) in kernel {kernel.name}: something is computed between {a} and {b}"
         )
-    if any(loop.bits is not None for loop in nest.loops[depth : depth + 2]):
+    if any(loop.bitmask is not None for loop in nest.loops[depth : depth + 2]):
         raise ScheduleError(
             f"fuse({name}) in kernel {kernel.name}: only some iterations of {a} or {b} are run"
         )
@@ -310,7 +310,7 @@ def fuse(kernel: Kernel, nest_name: str, name: str) -> Kernel:
     kernel = map_all(kernel, {a: both_ranges // b.size, b: both_ranges % b.size})
     nest = nest_of(kernel, nest_name)
     loops = (*nest.loops[:depth], Loop(both_ranges), *nest.loops[depth + 2 :])
-    axis = {n: c.ranges.index(a) for c in kept for n in c.names}
+    axis = {n: c.ranges.index(a) for c in stages for n in c.names}
     computes = tuple(
         replace(c, ranges=(*c.ranges[: axis[c.name]], both_ranges, *c.ranges[axis[c.name] + 2 :]))
         if c.name in axis
@@ -334,7 +334,7 @@ def _fuse_read(e: Expr, axis: int, size: Expr) -> Expr:
 def reorder(kernel: Kernel, nest_name: str, names: Sequence[str]) -> Kernel:
     """Put the loops of a nest into another order.
 
-    A nest that hangs in it moves out to where all its ranges are still open. Exact for kept ranges.
+    A nest that hangs in it moves out to where all its ranges are still open. Exact for result axes.
     Re-associates if combined ranges change their order among themselves.
     """
     nest = nest_of(kernel, nest_name)
@@ -354,7 +354,7 @@ def reorder(kernel: Kernel, nest_name: str, names: Sequence[str]) -> Kernel:
             found = [e for m in family for e in expressions(m)]
             needed = [position[r] for e in found for r in e.ranges if r in position]
             needed += [place[e.arg] for e in reads(found) if e.arg in place]
-            needed += [position[c.along] for c in n.computes if c.along in position]
+            needed += [position[c.carried_by] for c in n.computes if c.carried_by in position]
             depth = max(needed, default=0)
             place.update((c.name, depth) for c in n.computes)
             n = replace(n, at=(nest_name, depth))
@@ -404,7 +404,7 @@ def limit(kernel: Kernel, nest_name: str, name: str) -> Kernel:
             "iterations useless, or it is not a plain loop"
         )
     held = implied_conditions(kernel, nest, depth)
-    limited = replace(loop, start=start, end=end, only=all_of(held) if held else None)
+    limited = replace(loop, start=start, end=end, assumed=all_of(held) if held else None)
     loops = (*nest.loops[:depth], limited, *nest.loops[depth + 1 :])
     return kernel.with_nest(replace(nest, loops=loops))
 
@@ -430,28 +430,28 @@ def skip(kernel: Kernel, nest_name: str, name: str) -> Kernel:
             f"{nest_name} stores, or it is no plain loop of at most {MAX_SKIP_SIZE} iterations, or "
             "something is computed inside of it"
         )
-    only, bits = all_of(conditions), f"{nest_name}.bits"
-    k = range_(copy_name(name, bits), loop.range.size)
+    stores, mask = all_of(conditions), f"{nest_name}.bits"
+    k = range_(copy_name(name, mask), loop.range.size)
     bit = alu(ExprOp.SHL, const(1, dtypes.uint32), cast(k, dtypes.uint32))
-    value = alu(ExprOp.WHERE, only.substitute({loop.range: k}), bit, const(0, dtypes.uint32))
+    value = alu(ExprOp.WHERE, stores.substitute({loop.range: k}), bit, const(0, dtypes.uint32))
     outside = [d + 1 for d, o in enumerate(nest.loops) if o.range in value.ranges]
-    set_bits = Nest(
-        bits,
-        (Compute(bits, value, (), MONOIDS["any"]),),
+    set_mask = Nest(
+        mask,
+        (Compute(mask, value, (), MONOIDS["any"]),),
         (Loop(k, lineage=loop.descent),),
         (nest_name, max(outside, default=0)),
     )
-    found = Expr(ExprOp.READ, dtypes.uint32, (), bits)
+    found = Expr(ExprOp.READ, dtypes.uint32, (), mask)
     loops = list(nest.loops)
-    loops[depth] = replace(loop, bits=found, only=only)
+    loops[depth] = replace(loop, bitmask=found, assumed=stores)
     kernel = kernel.with_nest(replace(nest, loops=tuple(loops)))
-    return kernel.insert_before(nest_name, set_bits)
+    return kernel.insert_before(nest_name, set_mask)
 
 
 def _conditions_of(kernel: Kernel, nest: Nest, depth: int) -> list[Expr]:
     """The conditions of a nest's store in a loop that do not change inside of the loop.
 
-    Empty if they read kept values, or buffers that the kernel stores to.
+    Empty if they read stages, or buffers that the kernel stores to.
     """
     stores = [c.store for c in nest.computes]
     if len(stores) != 1 or stores[0] is None or nest.computes[0].monoid is not None:
@@ -483,11 +483,11 @@ def segment(kernel: Kernel, nest_name: str, name: str) -> Kernel:
     depth = depth_of(kernel, nest, name)
     loop = nest.loops[depth]
     found = segments_of(kernel, nest, depth)
-    runs = loop.kind in (Kind.SERIAL, Kind.PARALLEL) and loop.range not in nest.kept
+    runs = loop.kind in (Kind.SERIAL, Kind.PARALLEL) and loop.range not in nest.result_axes
     if not found or not runs:
         raise ScheduleError(
             f"segment({name}) in kernel {kernel.name}: no condition of {nest_name} changes a few "
-            "times along it, or it is no loop that runs, or values are kept along it"
+            "times along it, or it is no loop that runs, or it is an axis of the nest's results"
         )
     loops = (
         *nest.loops[:depth],

@@ -202,7 +202,7 @@ def reuse(kernel: Kernel, nest_name: str, slot: int, name: str, number: int = 0)
 
 
 def overwrite(kernel: Kernel, name: str, old: str) -> Kernel:
-    """Let a kept value take the memory of another one.
+    """Let a stage take the memory of another one.
 
     Its nest reads the other value only at the same place, and no nest reads it afterwards. Exact.
     """
@@ -212,12 +212,12 @@ def overwrite(kernel: Kernel, name: str, old: str) -> Kernel:
             f"overwrite({name}, {old}) in kernel {kernel.name}: {name} is not computed from "
             f"{old} in place, or {old} is read again"
         )
-    computes = tuple(replace(c, over=old) if c.name == name else c for c in owner.computes)
+    computes = tuple(replace(c, overwrites=old) if c.name == name else c for c in owner.computes)
     return kernel.with_nest(replace(owner, computes=computes))
 
 
 def pad(kernel: Kernel, nest_name: str, name: str, extra: int) -> Kernel:
-    """Make each step along an axis of a nest's kept value `extra` places longer in scratch memory.
+    """Make each step along an axis of a nest's stage `extra` places longer in scratch memory.
 
     Elements that are one step apart are then in other banks. Exact.
 
@@ -231,16 +231,16 @@ def pad(kernel: Kernel, nest_name: str, name: str, extra: int) -> Kernel:
     """
     nest = nest_of(kernel, nest_name)
     r = nest.loops[depth_of(kernel, nest, name)].range
-    kept = [c for c in nest.computes if r in c.ranges]
-    over = any(c.over is not None for c in kernel.computes.values())
-    if extra < 0 or not kept or over or any(c.swizzle for c in kept):
+    stages = [c for c in nest.computes if r in c.ranges]
+    overwrites = any(c.overwrites is not None for c in kernel.computes.values())
+    if extra < 0 or not stages or overwrites or any(c.swizzle for c in stages):
         raise ScheduleError(
-            f"pad({name}, {extra}) in kernel {kernel.name}: it is no axis of what {nest_name} "
-            "keeps, or that is swizzled, or values are kept over one another, or the step is "
+            f"pad({name}, {extra}) in kernel {kernel.name}: it is no axis of a stage of "
+            f"{nest_name}, or that is swizzled, or stages overwrite one another, or the step is "
             "shorter"
         )
     computes = tuple(
-        replace(c, padding=(*c.padding, (r, extra))) if c in kept else c for c in nest.computes
+        replace(c, padding=(*c.padding, (r, extra))) if c in stages else c for c in nest.computes
     )
     return kernel.with_nest(replace(nest, computes=computes))
 
@@ -279,57 +279,57 @@ def swizzle(kernel: Kernel, nest_name: str, name: str, pieces: int = 1) -> Kerne
     >>> i, j = range_("i", 8), range_("j", 32)
     >>> copy = Compute("a", load(1, dtypes.float32, i * 32 + j), (i, j))
     >>> kernel = Kernel("rows", (Nest("a", (copy,), (Loop(i), Loop(j))),), (dtypes.float32,) * 2)
-    >>> kept = swizzle(kernel, "a", "i").computes["a"]
-    >>> [[kept.place((const(i), const(j))).arg for j in (0, 4, 28)] for i in (0, 1, 7)]
+    >>> copy = swizzle(kernel, "a", "i").computes["a"]
+    >>> [[copy.place((const(i), const(j))).arg for j in (0, 4, 28)] for i in (0, 1, 7)]
     [[0, 4, 28], [36, 32, 56], [252, 248, 224]]
     """
     nest = nest_of(kernel, nest_name)
     r = nest.loops[depth_of(kernel, nest, name)].range
-    kept = [c for c in nest.computes if r in c.ranges]
-    steps = [c.strides(c.ranges)[c.ranges.index(r)] * c.value.dtype.itemsize for c in kept]
+    stages = [c for c in nest.computes if r in c.ranges]
+    steps = [c.strides(c.ranges)[c.ranges.index(r)] * c.value.dtype.itemsize for c in stages]
     whole = pieces >= 1 and all(
         n % MAX_ACCESS_BYTES == 0 and max(n, BANK_LINE_BYTES) % min(n, BANK_LINE_BYTES) == 0
         for n in steps
     )
-    if not (kept and whole) or any(c.padding or c.over is not None for c in kept):
+    if not (stages and whole) or any(c.padding or c.overwrites is not None for c in stages):
         raise ScheduleError(
-            f"swizzle({name}) in kernel {kernel.name}: it is no axis of what {nest_name} keeps, "
-            f"or that is padded or kept over another, or steps of {steps} bytes are no pieces of "
+            f"swizzle({name}) in kernel {kernel.name}: it is no axis of a stage of {nest_name}, "
+            f"or that is padded or overwrites another, or steps of {steps} bytes are no pieces of "
             f"{MAX_ACCESS_BYTES} that fill lines of {BANK_LINE_BYTES}"
         )
-    turned = {c.name: n // c.value.dtype.itemsize for c, n in zip(kept, steps, strict=True)}
+    swizzle_of = {c.name: n // c.value.dtype.itemsize for c, n in zip(stages, steps, strict=True)}
     computes = [
-        replace(c, swizzle=turned[c.name], pieces=pieces) if c.name in turned else c
+        replace(c, swizzle=swizzle_of[c.name], pieces=pieces) if c.name in swizzle_of else c
         for c in nest.computes
     ]
     return kernel.with_nest(replace(nest, computes=tuple(computes)))
 
 
-def pipeline(kernel: Kernel, nest_name: str, stages: int) -> Kernel:
+def pipeline(kernel: Kernel, nest_name: str, depth: int) -> Kernel:
     """Pipeline the copies of a nest: later ones are on their way while earlier ones are used.
 
     `for k: a = load(k); use(a)` -> `a0 = load(0); for k: a[k + 1] = load(k + 1); use(a[k])`. There
-    is memory for `stages` copies, and each is made `stages - 1` iterations ahead, of the loop that
+    is memory for `depth` copies, and each is made `depth - 1` iterations ahead, of the loop that
     the nest hangs in. A copy that no iteration reads is not loaded. Exact.
     """
     nest = nest_of(kernel, nest_name)
-    computes = tuple(replace(c, stages=stages) for c in nest.computes)
+    computes = tuple(replace(c, pipeline_depth=depth) for c in nest.computes)
     out = kernel.with_nest(replace(nest, computes=computes))
     problem = (
-        "there are two at least" if stages < 2 else why_not_pipelined(out, out.by_name[nest_name])
+        "there are two at least" if depth < 2 else why_not_pipelined(out, out.by_name[nest_name])
     )
-    if any(c.over in {d.name for d in nest.computes} for c in kernel.computes.values()):
-        problem = "another value is kept over it"
+    if any(c.overwrites in {d.name for d in nest.computes} for c in kernel.computes.values()):
+        problem = "another value overwrites it"
     if problem:
         raise ScheduleError(
-            f"pipeline({nest_name}, {stages}) in kernel {kernel.name}: {problem}; stage it in a "
+            f"pipeline({nest_name}, {depth}) in kernel {kernel.name}: {problem}; stage it in a "
             "plain loop, from buffers that the kernel does not store to"
         )
     return out
 
 
 def axes(kernel: Kernel, name: str, order: Sequence[str]) -> Kernel:
-    """Put the axes of a kept value into another order in scratch memory. Exact.
+    """Put the axes of a stage into another order in scratch memory. Exact.
 
     >>> from ferrule.ir.dtype import dtypes
     >>> from ferrule.ir.expr import load
@@ -347,8 +347,8 @@ def axes(kernel: Kernel, name: str, order: Sequence[str]) -> Kernel:
             f"{[r.name for r in old]}"
         )
     places = [[r.name for r in old].index(n) for n in order]
-    turned = tuple(old[p] for p in places)
-    computes = tuple(replace(c, ranges=turned) if c.name == name else c for c in owner.computes)
+    reordered = tuple(old[p] for p in places)
+    computes = tuple(replace(c, ranges=reordered) if c.name == name else c for c in owner.computes)
     names = set(kernel.computes[name].names)
     kernel = kernel.with_nest(replace(owner, computes=computes))
     return map_reads(

@@ -38,8 +38,8 @@ from ferrule.ir.expr import (
     toposort,
 )
 
-MAX_WRITTEN_TERMS = 25
-"""Terms of a reduce that is written out: a window of 5 x 5. Maxima of 3 x 3 took 1.7 ms and take
+MAX_EXPANDED_TERMS = 25
+"""Terms of a reduce that is expanded: a window of 5 x 5. Maxima of 3 x 3 took 1.7 ms and take
 0.46, those of 5 x 5 6.4 and 1.4 (Zen 4, 2026-11)."""
 
 
@@ -223,11 +223,11 @@ def group(kernel: Kernel, nest_name: str, names: Sequence[str]) -> Kernel:
     """
     nest = nest_of(kernel, nest_name)
     named = [nest.loops[depth_of(kernel, nest, n)] for n in names]
-    running = any(c.along is not None for c in nest.computes)
-    if running or not all(is_combined(nest, loop.range) for loop in named):
+    carried = any(c.carried_by is not None for c in nest.computes)
+    if carried or not all(is_combined(nest, loop.range) for loop in named):
         raise ScheduleError(
             f"group({list(names)}) in kernel {kernel.name}: nest {nest_name} does not combine "
-            "over all of them, or runs along a loop"
+            "over all of them, or a loop carries its values"
         )
     partial_name = f"{nest_name}.p"
     first = tuple(loop for loop in nest.loops if loop not in named)
@@ -244,12 +244,12 @@ def group(kernel: Kernel, nest_name: str, names: Sequence[str]) -> Kernel:
             continue
         name = f"{c.name}.p"
         partials.append(replace(c, name=name, ranges=c.ranges + axes))
-        kept = tuple(fresh[r] for r in c.ranges)
-        read = Expr(ExprOp.READ, c.value.dtype, (*kept, *(fresh[r] for r in axes)), name)
-        finals.append(Compute(c.name, read, kept, c.monoid))
-    kept_loops = [loop for loop in first if not is_combined(nest, loop.range)]
+        result_axes = tuple(fresh[r] for r in c.ranges)
+        read = Expr(ExprOp.READ, c.value.dtype, (*result_axes, *(fresh[r] for r in axes)), name)
+        finals.append(Compute(c.name, read, result_axes, c.monoid))
+    result_loops = [loop for loop in first if not is_combined(nest, loop.range)]
     final_loops = tuple(
-        Loop(fresh[loop.range], loop.kind, lineage=loop.descent) for loop in [*kept_loops, *named]
+        Loop(fresh[loop.range], loop.kind, lineage=loop.descent) for loop in [*result_loops, *named]
     )
     final = Nest(nest_name, tuple(finals), final_loops, nest.at)
     partial = Nest(partial_name, tuple(partials), (*first, *named), nest.at)
@@ -261,36 +261,36 @@ def group(kernel: Kernel, nest_name: str, names: Sequence[str]) -> Kernel:
     return replace(kernel, nests=nests)
 
 
-def write_out(kernel: Kernel, nest_name: str) -> Kernel:
+def expand_reduce(kernel: Kernel, nest_name: str) -> Kernel:
     """Replace a reduce of a few terms by an expression of all of them, in order, where it is read.
 
     `for k in 2: s sum= x[k]; b = s` -> `b = (0 + x[0]) + x[1]`. Exact.
     """
     nest = nest_of(kernel, nest_name)
-    if not can_write_out(kernel, nest):
+    if not can_expand_reduce(kernel, nest):
         raise ScheduleError(
-            f"write_out({nest_name}) in kernel {kernel.name}: it is no reduce of at most "
-            f"{MAX_WRITTEN_TERMS} terms to one value, or something hangs in it"
+            f"expand_reduce({nest_name}) in kernel {kernel.name}: it is no reduce of at most "
+            f"{MAX_EXPANDED_TERMS} terms to one value, or something hangs in it"
         )
-    totals = {c.name: _written_out(c, nest.loops) for c in nest.computes}
+    totals = {c.name: _expanded(c, nest.loops) for c in nest.computes}
     rest = tuple(n for n in kernel.nests if n.name != nest_name)
     return map_reads(replace(kernel, nests=rest), set(totals), lambda e: totals[e.arg])
 
 
-def can_write_out(kernel: Kernel, nest: Nest) -> bool:
+def can_expand_reduce(kernel: Kernel, nest: Nest) -> bool:
     """True if a nest is a plain reduce of a few terms to one value for its place."""
     hung = any(n.at is not None and n.at[0] == nest.name for n in kernel.nests)
     if nest.at is None or nest.ahead or hung:
         return False
     if any(loop != Loop(loop.range) or not loop.range.size.is_const for loop in nest.loops):
         return False
-    plain = all(c.monoid and c.along is None and not c.ranges for c in nest.computes)
+    plain = all(c.monoid and c.carried_by is None and not c.ranges for c in nest.computes)
     is_sum_of_pairs = any(c.value.op is ExprOp.DOT for c in nest.computes)
-    few = prod(loop.size for loop in nest.loops) <= MAX_WRITTEN_TERMS
+    few = prod(loop.size for loop in nest.loops) <= MAX_EXPANDED_TERMS
     return plain and few and not is_sum_of_pairs
 
 
-def _written_out(c: Compute, loops: Sequence[Loop]) -> Expr:
+def _expanded(c: Compute, loops: Sequence[Loop]) -> Expr:
     assert c.monoid is not None
     total = c.monoid.identity(c.value.dtype)
     for places in product(*[range(loop.size) for loop in loops]):
@@ -309,7 +309,7 @@ def _combined(monoid: Monoid, total: Expr, term: Expr) -> Expr:
 def merge(kernel: Kernel, first_name: str, second_name: str) -> Kernel:
     """Make two nests at one place with loops of equal sizes one pass.
 
-    Neither needs the other's result; or the second needs the first one's kept value for the same
+    Neither needs the other's result; or the second reads the first one's stage at the same
     point only, and uses it as it is computed. Exact.
     """
     first = nest_of(kernel, first_name)
@@ -320,8 +320,8 @@ def merge(kernel: Kernel, first_name: str, second_name: str) -> Kernel:
             "differ, or one needs the other"
         )
     mapping = {b.range: a.range for a, b in zip(first.loops, second.loops, strict=True)}
-    kept = {c.name: c.value for c in first.computes}
-    mapping |= {e: kept[e.arg] for e in second.reads if e.arg in kept}
+    values = {c.name: c.value for c in first.computes}
+    mapping |= {e: values[e.arg] for e in second.reads if e.arg in values}
     family = descendants(kernel, second_name)
     found = [mapped(n, mapping) if n.name in family else n for n in kernel.nests]
     moved = next(n for n in found if n.name == second_name)
@@ -355,24 +355,24 @@ def _have_same_loops(first: Nest, second: Nest) -> bool:
     return first.at == second.at and sizes[0] == sizes[1]
 
 
-def takes_from(kernel: Kernel, reader: Nest, keeper: Nest) -> bool:
-    """True if a nest needs only values that the nest before it keeps for the same point of equal
+def takes_from(kernel: Kernel, reader: Nest, producer: Nest) -> bool:
+    """True if a nest needs only stages of the nest before it, at the same point of equal
     loops.
 
     Both can then be one pass.
     """
-    if keeper.at is None or not _have_same_loops(keeper, reader):
+    if producer.at is None or not _have_same_loops(producer, reader):
         return False
     order = [n.name for n in kernel.nests]
-    hung = any(n.at is not None and n.at[0] in (keeper.name, reader.name) for n in kernel.nests)
-    plain = all(loop == Loop(loop.range) for loop in (*keeper.loops, *reader.loops))
-    if hung or not plain or order.index(reader.name) != order.index(keeper.name) + 1:
+    hung = any(n.at is not None and n.at[0] in (producer.name, reader.name) for n in kernel.nests)
+    plain = all(loop == Loop(loop.range) for loop in (*producer.loops, *reader.loops))
+    if hung or not plain or order.index(reader.name) != order.index(producer.name) + 1:
         return False
     point = tuple(loop.range for loop in reader.loops)
-    kept = {c.name for c in keeper.computes if c.monoid is None and c.store is None}
-    same = [c.ranges == tuple(loop.range for loop in keeper.loops) for c in keeper.computes]
-    reads = [e for e in reader.reads if e.arg in {c.name for c in keeper.computes}]
-    return bool(reads) and all(same) and all(e.arg in kept and e.src == point for e in reads)
+    stages = {c.name for c in producer.computes if c.monoid is None and c.store is None}
+    same = [c.ranges == tuple(loop.range for loop in producer.loops) for c in producer.computes]
+    reads = [e for e in reader.reads if e.arg in {c.name for c in producer.computes}]
+    return bool(reads) and all(same) and all(e.arg in stages and e.src == point for e in reads)
 
 
 def accumulate(kernel: Kernel, nest_name: str, name: str) -> Kernel:
@@ -439,19 +439,19 @@ def _added(c: Compute, r: Expr) -> tuple[Expr, Expr] | None:
     return old.src[1], term
 
 
-def keep(kernel: Kernel, reduce_name: str, consumer_name: str) -> Kernel:
-    """Keep a row of values of a reduce for a consumer that would compute them again at the same
-    place.
+def stage_row(kernel: Kernel, reduce_name: str, consumer_name: str) -> Kernel:
+    """Make a row of values of a reduce a stage, for a consumer that would compute them again at the
+    same place.
 
-    Both have one loop left at the place where the reduce hangs, of one size. The kept value is the
-    largest costly one that both share. Exact.
+    Both have one loop left at the place where the reduce hangs, of one size. The stage is the
+    largest costly value that both share. Exact.
     """
     nest = nest_of(kernel, reduce_name)
     consumer = nest_of(kernel, consumer_name)
     shared = shared_row(kernel, nest, consumer)
     if shared is None:
         raise ScheduleError(
-            f"keep({reduce_name}, {consumer_name}) in kernel {kernel.name}: they share no "
+            f"stage_row({reduce_name}, {consumer_name}) in kernel {kernel.name}: they share no "
             "costly value"
         )
     mine, theirs = shared

@@ -40,7 +40,7 @@ def tensorize(kernel: Kernel, nest_name: str, name: str, intrinsic_name: str) ->
     - "mma1688" does so with 8 terms: `s sum= a[k] * b[k]` in float32 becomes `s sum= tf32(a[k]) *
       tf32(b[k])`, a different sum, of rounded operands.
     - "wgmma" is for the threads of four warps, whose operands are staged in shared memory. The
-      copies must be made ahead (`pipeline`) in at least three stages.
+      copies must be made ahead (`pipeline`), to a depth of at least three.
     - "tdpbf16ps" does the last three loops of a nest that adds up pairs (rows, columns and k) at
       once, in tile registers.
 

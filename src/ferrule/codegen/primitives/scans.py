@@ -1,5 +1,5 @@
-"""Primitives for running totals: a reduce over everything up to an element, as one that runs along
-the elements.
+"""Primitives for running totals: a reduce over everything up to an element, as one that the loop
+over the elements carries.
 
 The total of a window that ends with each element, and is as long as the axis, takes n * n / 2
 operations as it stands. As each total is that of the element before and one more, n operations are
@@ -20,11 +20,11 @@ from ferrule.ir.expr import Expr, ExprOp, as_int, both, const, range_, sint, top
 
 
 def scan(kernel: Kernel, nest_name: str, name: str) -> Kernel:
-    """Let a reduce over all elements up to an iteration of a loop run along that loop.
+    """Let a loop carry a reduce over all elements up to each of its iterations.
 
     `for i in n: for k in n: s sum= x[i + k - n + 1] if i + k >= n - 1; b[i] = s` -> `for i in n: s
-    sum= x[i] along i; b[i] = s`. The reduce hangs right inside of that loop. If it starts again
-    after every n iterations of a longer loop, this loop is split by n. Re-associates.
+    sum= x[i] carried by i; b[i] = s`. The reduce hangs right inside of that loop. If it starts
+    again after every n iterations of a longer loop, this loop is split by n. Re-associates.
     """
     nest = nest_of(kernel, nest_name)
     root = nest_of(kernel, nest.at[0]) if nest.at is not None else nest
@@ -43,7 +43,7 @@ def scan(kernel: Kernel, nest_name: str, name: str) -> Kernel:
     if isinstance(length, int) and r.size.max > length:
         kernel = split(kernel, root.name, name, length, "mask")
         r = nest_of(kernel, root.name).loops[depth + 1].range
-    return _running(kernel, nest_name, r)
+    return _carried_by(kernel, nest_name, r)
 
 
 def scanned(nest: Nest, r: Expr) -> sint | None:
@@ -56,7 +56,7 @@ def scanned(nest: Nest, r: Expr) -> sint | None:
     if len(nest.computes) != 1 or len(nest.loops) != 1 or nest.loops[0].kind is not Kind.SERIAL:
         return None
     ((c,), (k,)) = nest.computes, nest.loop_ranges
-    if c.monoid is None or c.ranges or c.along is not None:
+    if c.monoid is None or c.ranges or c.carried_by is not None:
         return None
     ends = any(e.op is ExprOp.CMPLT and {r, k} <= e.ranges for e in toposort([c.value]))
     whole = k.size is r.size
@@ -76,33 +76,32 @@ def scanned(nest: Nest, r: Expr) -> sint | None:
 
 
 def prefix(kernel: Kernel, nest_name: str, lanes: int) -> Kernel:
-    """Let a reduce that runs along a loop do so by vectors: the loop is split, its inner part is
-    lanes.
+    """Scan by vectors: the loop that carries a reduce is split, its inner part is lanes.
 
-    `for i: s sum= x[i] along i; b[i] = s` -> `for i.o: for i.i in lanes: s[i.i] sum= x[i.o * lanes
-    + i.i] along i.o by lanes; for i.i in lanes: b[…] = s[i.i]`. Re-associates.
+    `for i: s sum= x[i] carried by i; b[i] = s` -> `for i.o: for i.i in lanes: s[i.i] sum= x[i.o *
+    lanes + i.i] carried by i.o scanning lanes i.i; for i.i in lanes: b[…] = s[i.i]`. Re-associates.
     """
     nest = nest_of(kernel, nest_name)
     (c, *others) = nest.computes
-    plain = nest.at is not None and not others and not nest.loops and c.start is None
-    runs = plain and c.along is not None and c.along in c.value.ranges
-    if c.along is None or not runs or lanes < 2 or lanes & (lanes - 1):
+    plain = nest.at is not None and not others and not nest.loops and c.initial is None
+    carried = plain and c.carried_by is not None and c.carried_by in c.value.ranges
+    if c.carried_by is None or not carried or lanes < 2 or lanes & (lanes - 1):
         raise ScheduleError(
-            f"prefix({nest_name}, {lanes}) in kernel {kernel.name}: it is no single reduce that "
-            "runs along the loop it hangs in, of terms that vary with that, or the lanes are no "
+            f"prefix({nest_name}, {lanes}) in kernel {kernel.name}: the loop that it hangs "
+            "in does not carry it alone, its terms do not vary with that, or the lanes are no "
             "power of two"
         )
     assert nest.at is not None
     root, depth = nest.at
-    name = c.along.name
-    kernel = kernel.with_nest(replace(nest, computes=(replace(c, along=None),)))
+    name = c.carried_by.name
+    kernel = kernel.with_nest(replace(nest, computes=(replace(c, carried_by=None),)))
     kernel = split(kernel, root, name, lanes, "peel")
-    by_lanes = nest_of(kernel, root).loops[depth].range
-    kernel = vectorize(kernel, root, by_lanes.name)
+    scan_lanes = nest_of(kernel, root).loops[depth].range
+    kernel = vectorize(kernel, root, scan_lanes.name)
     # A term that is the same for all elements is still added once for each lane.
-    kernel = compute_at(kernel, nest_name, depth, always=by_lanes)
+    kernel = compute_at(kernel, nest_name, depth, always=scan_lanes)
     kernel = _peeled_alike(kernel, root, depth - 1, nest_of(kernel, nest_name))
-    return _running(kernel, nest_name, nest_of(kernel, root).loops[depth - 1].range)
+    return _carried_by(kernel, nest_name, nest_of(kernel, root).loops[depth - 1].range)
 
 
 def _peeled_alike(kernel: Kernel, root_name: str, depth: int, nest: Nest) -> Kernel:
@@ -116,8 +115,10 @@ def _peeled_alike(kernel: Kernel, root_name: str, depth: int, nest: Nest) -> Ker
     return kernel.with_nest(replace(root, loops=loops))
 
 
-def _running(kernel: Kernel, nest_name: str, along: Expr) -> Kernel:
+def _carried_by(kernel: Kernel, nest_name: str, loop: Expr) -> Kernel:
     nest = nest_of(kernel, nest_name)
     (c,) = nest.computes
-    by_lanes = nest.loops[0].range if nest.loops else None
-    return kernel.with_nest(replace(nest, computes=(replace(c, along=along, by_lanes=by_lanes),)))
+    scan_lanes = nest.loops[0].range if nest.loops else None
+    return kernel.with_nest(
+        replace(nest, computes=(replace(c, carried_by=loop, scan_lanes=scan_lanes),))
+    )

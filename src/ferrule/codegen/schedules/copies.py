@@ -227,7 +227,7 @@ class Copies:
 
 
 def _transpose(plan: Plan, name: str, along: Expr, across: Expr) -> bool:
-    """Transpose squares of values: loaded along one axis, kept or stored along another; False if
+    """Transpose squares of values: loaded along one axis, staged or stored along another; False if
     the axes are too short.
     """
     size = min(along.size.max, across.size.max)

@@ -66,7 +66,7 @@ class ExprOp(Enum):
     COS = auto()
     LOAD = auto()
     REDUCE = auto()
-    KEEP = auto()
+    STAGE = auto()
     READ = auto()
 
 
@@ -89,7 +89,7 @@ class ExprBase:
     `arg` is the value of a CONST, `(name, min, max)` of a VARIABLE, the name of a RANGE (whose size
     is `src[0]`), the buffer slot of a LOAD (`src = (index, valid)`; two such pairs where two
     elements are packed into one integer), `(monoid name, ranges)` of a REDUCE, `(name, ranges)` of
-    a KEEP (`src = (value, index…)`) and the stage name of a READ.
+    a STAGE (`src = (value, index…)`), and the name of the stage that a READ reads.
     """
 
     __slots__ = (
@@ -198,7 +198,7 @@ def _free_ranges(node: N) -> frozenset[N]:
     for s in node.src:
         if s.ranges:
             below = below | s.ranges if below else s.ranges
-    if node.op in (ExprOp.REDUCE, ExprOp.KEEP):
+    if node.op in (ExprOp.REDUCE, ExprOp.STAGE):
         below = below - frozenset(node.arg[1])
     return below
 

@@ -99,7 +99,7 @@ def _text(node: ExprBase, found: Mapping[ExprBase, str], numbered: Collection[Ex
         case ExprOp.REDUCE:
             monoid, ranges = node.arg
             return f"{monoid}({operands[0]} for {', '.join(r.name for r in ranges)})"
-        case ExprOp.KEEP:
+        case ExprOp.STAGE:
             name, ranges = node.arg
             value, *index = operands
             return f"{name}({value} for {', '.join(r.name for r in ranges)})[{', '.join(index)}]"

@@ -55,13 +55,13 @@ def schedule_amx(plan: Plan, name: str, reduce: str) -> bool:
 def _axes(plan: Plan, name: str, reduce: str) -> _Axes | None:
     """The rows and the columns of a product; results are contiguous along the columns."""
     root = plan.nest(name)
-    kept = [loop.range for loop in root.loops]
+    result_axes = [loop.range for loop in root.loops]
     found = loads(plan.nest(reduce).computes[0].value)
     store = root.computes[0].store
-    if len(found) != 2 or store is None or not all(r.size.is_const for r in kept):
+    if len(found) != 2 or store is None or not all(r.size.is_const for r in result_axes):
         return None
     own = [
-        [r for r in kept if r in e.ranges and r not in other.ranges]
+        [r for r in result_axes if r in e.ranges and r not in other.ranges]
         for e, other in zip(found, found[::-1], strict=True)
     ]
     if not all(own):
@@ -70,7 +70,7 @@ def _axes(plan: Plan, name: str, reduce: str) -> _Axes | None:
     rows, columns = (b, a) if step_of(store.index, a) == 1 else (a, b)
     if rows.size.arg < TILE.rows or columns.size.arg < TILE.columns:
         return None
-    batch = tuple(r for r in kept if r not in (rows, columns))
+    batch = tuple(r for r in result_axes if r not in (rows, columns))
     return _Axes(rows, columns, batch)
 
 

@@ -82,20 +82,20 @@ def schedule_blocks(plan: Plan, name: str, reduce: str) -> bool:
 
 
 def _operands(root: Nest, nest: Nest, rows: Expr, lanes: Expr) -> Operands | None:
-    kept = [loop.range for loop in root.loops]
+    result_axes = [loop.range for loop in root.loops]
     terms = tuple(loop.range for loop in nest.loops)
     operands = Operands(
         rows,
         lanes,
-        tuple(r for r in kept if r in rows.ranges and r in lanes.ranges),
-        tuple(r for r in kept if r in rows.ranges and r not in lanes.ranges),
-        tuple(r for r in kept if r in lanes.ranges and r not in rows.ranges),
+        tuple(r for r in result_axes if r in rows.ranges and r in lanes.ranges),
+        tuple(r for r in result_axes if r in rows.ranges and r not in lanes.ranges),
+        tuple(r for r in result_axes if r in lanes.ranges and r not in rows.ranges),
         terms,
     )
     count = len(operands.shared) + len(operands.row_ranges) + len(operands.lane_ranges)
     enough = prod(r.size.arg for r in terms) >= MIN_TERMS
     wide = max((r.size.arg for r in operands.lane_ranges), default=1) >= 4
-    fits = count == len(kept) and enough and wide and bool(operands.row_ranges)
+    fits = count == len(result_axes) and enough and wide and bool(operands.row_ranges)
     return operands if fits else None
 
 
@@ -447,18 +447,18 @@ class _LongSum(Copies):
         """
         plan = self.plan
         blocks, terms = self._split_terms(panel.size.max)
-        kept = plan.copies_of(taps, self.reduce)
+        outer = plan.copies_of(taps, self.reduce)
         copies = []
         for r in plan.copies_of(rows, self.reduce):
             tiles, copy = self.split_rows(r, tile)
-            kept += tiles
+            outer += tiles
             copies.append(copy)
         lanes = plan.copy_of(panel, self.reduce)
         if together > 1:
             panels, lanes = plan.split(self.reduce, lanes, tile.columns, "mask")
-            kept.append(panels)
+            outer.append(panels)
         columns = plan.vectors(self.reduce, lanes, tile.lanes)
-        plan.do("reorder", self.reduce, (*blocks, *kept, *terms, *copies, *columns))
+        plan.do("reorder", self.reduce, (*blocks, *outer, *terms, *copies, *columns))
         return len(blocks), terms[-1]
 
     def _fuse_stored_axes(self, depth: int) -> None:

@@ -1,6 +1,6 @@
 """Schedules of chains of contractions: the result of one stays in the cache until the next uses it.
 
-An example is attention. Its root nest has kept blocks in its outer loops, such as the scores. For a
+An example is attention. Its root nest has stages in its outer loops, such as the scores. For a
 block of rows, the first contraction fills a block of scratch memory; maxima, powers and sums go
 over it in place; the last contraction reads it. The rows become lanes. So reduces along the other
 axis of a block need no step across lanes, and the last contraction finds the rows of its tile side
@@ -29,17 +29,17 @@ CHUNKS_PER_THREAD = 4
 """Chunks for each thread, at least, if rows are long enough."""
 
 
-def has_blocks(plan: Plan, name: str) -> bool:
-    """True if kept blocks hang in a root nest."""
-    return any(_is_block(plan, n) for n in plan.below(name))
+def has_stages(plan: Plan, name: str) -> bool:
+    """True if stages hang in a root nest."""
+    return any(_is_stage(plan, n) for n in plan.below(name))
 
 
-def _is_block(plan: Plan, name: str) -> bool:
+def _is_stage(plan: Plan, name: str) -> bool:
     return any(c.monoid is None and c.store is None for c in plan.nest(name).computes)
 
 
 def schedule_chain(plan: Plan, name: str) -> None:
-    """Schedule a root nest with kept blocks; if they are no chain, its loops stay as they are."""
+    """Schedule a root nest with stages; if they are no chain, its loops stay as they are."""
     done = plan.attempt(_schedule_blocks, name)
     if not done and not any(n.at == (name, 0) for n in plan.kernel.nests):
         plan.attempt(_share_out, name)
@@ -130,9 +130,9 @@ class _Chain:
         Of the sizes that fit it is the one that leaves the least of the blocks empty, on the
         average of all sizes there may be.
         """
-        kept = [c for n in self.steps for c in self.plan.nest(n).computes if c.monoid is None]
-        row = max(c.elements * c.value.dtype.itemsize for c in kept)
-        lanes = self.plan.target.lanes(max(c.value.dtype.itemsize for c in kept))
+        stages = [c for n in self.steps for c in self.plan.nest(n).computes if c.monoid is None]
+        row = max(c.elements * c.value.dtype.itemsize for c in stages)
+        lanes = self.plan.target.lanes(max(c.value.dtype.itemsize for c in stages))
         others = prod(
             loop.range.size.max for loop in self.plan.nest(self.name).loops[: self.depth - 1]
         )
@@ -167,10 +167,10 @@ class _Chain:
     def _combine_at_once(self) -> None:
         """Compute a sum over a block in the pass that computes the block."""
         plan = self.plan
-        for keeper, reader in pairwise(tuple(self.steps)):
-            if takes_from(plan.kernel, plan.nest(reader), plan.nest(keeper)):
-                plan.do("merge", keeper, reader)
-                self.steps.remove(keeper)
+        for producer, reader in pairwise(tuple(self.steps)):
+            if takes_from(plan.kernel, plan.nest(reader), plan.nest(producer)):
+                plan.do("merge", producer, reader)
+                self.steps.remove(producer)
 
     def _step(self, n: str) -> None:
         """Schedule one pass over a block: its last loop, over the rows, becomes lanes."""

@@ -75,8 +75,8 @@ def is_contraction(root: Nest, nest: Nest) -> bool:
     if nest.at != (root.name, len(root.loops)) or len(nest.computes) != 1:
         return False
     found = loads(nest.computes[0].value)
-    kept = [loop.range for loop in root.loops]
-    missing = [frozenset(r for r in kept if r not in e.ranges) for e in found]
+    result_axes = [loop.range for loop in root.loops]
+    missing = [frozenset(r for r in result_axes if r not in e.ranges) for e in found]
     return len(found) >= 2 and any(missing)
 
 
@@ -351,8 +351,8 @@ class _Contraction:
         """Unroll the innermost loop that is combined over."""
         plan = self.plan
         nest = plan.nest(self.reduce)
-        kept = [loop for loop in nest.loops if loop.range in nest.computes[0].ranges]
-        combined = [loop for loop in nest.loops if loop not in kept]
+        of_result = [loop for loop in nest.loops if loop.range in nest.computes[0].ranges]
+        combined = [loop for loop in nest.loops if loop not in of_result]
         k = combined[-1].range
         if k.size.max >= 8:
             _, term = plan.split(self.reduce, k, 4, "peel")
@@ -377,8 +377,10 @@ class _Contraction:
 
     def _is_even(self, nest: Nest, e: Expr) -> bool:
         """True if an operand's steps are whole cache lines, and shorter than a page."""
-        kept = nest.computes[0].ranges
-        steps = [step_of(e.src[0], loop.range) for loop in nest.loops if loop.range not in kept]
+        result_axes = nest.computes[0].ranges
+        steps = [
+            step_of(e.src[0], loop.range) for loop in nest.loops if loop.range not in result_axes
+        ]
         sizes = [step * e.dtype.itemsize for step in steps]
         return all(0 <= size < PAGE_BYTES and size % LINE_BYTES == 0 for size in sizes)
 
@@ -398,10 +400,12 @@ class _Contraction:
 
     def _pack(self, nest: Nest, e: Expr, at: str, depth: int) -> None:
         """Copy a load in the order in which the tile reads it: k outermost, lanes innermost."""
-        kept = nest.computes[0].ranges
+        result_axes = nest.computes[0].ranges
         opened = {loop.range for loop in nest.loops[:depth]} if at == nest.name else set()
-        combined = [loop.range for loop in nest.loops if loop.range not in kept]
-        axes = [r for r in combined if r in e.ranges - opened] + [r for r in kept if r in e.ranges]
+        combined = [loop.range for loop in nest.loops if loop.range not in result_axes]
+        axes = [r for r in combined if r in e.ranges - opened] + [
+            r for r in result_axes if r in e.ranges
+        ]
         size = prod(r.size.max for r in axes) * e.dtype.itemsize
         if size <= self.plan.target.l2_bytes * 5 // 8 and all(r.size.is_const for r in axes):
             pack(self.plan, self.reduce, e, at, depth, axes, self.tile.lanes)

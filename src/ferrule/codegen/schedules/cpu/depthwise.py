@@ -50,14 +50,14 @@ class _Windows:
 def schedule_taps(plan: Plan, name: str, reduce: str) -> bool:
     """Schedule the reduce inside of a root nest if it is a sum over taps; else False."""
     root, nest = plan.nest(name), plan.nest(reduce)
-    kept = [loop.range for loop in root.loops]
+    result_axes = [loop.range for loop in root.loops]
     terms = [loop.range for loop in nest.loops]
-    if any(not r.size.is_const for r in (*kept, *terms)):
+    if any(not r.size.is_const for r in (*result_axes, *terms)):
         return False
-    found = _through_windows(nest, kept, terms)
+    found = _through_windows(nest, result_axes, terms)
     if found is None:
         return False
-    rest = [r for r in kept if r not in (*found.positions, *found.taps)]
+    rest = [r for r in result_axes if r not in (*found.positions, *found.taps)]
     whole = all(tap in terms for tap in found.taps) and len(terms) == len(found.taps)
     if not _is_along_memory(nest, found):
         channel = _channel_along_memory(plan, nest, found, rest)
@@ -77,18 +77,20 @@ def schedule_taps(plan: Plan, name: str, reduce: str) -> bool:
         return _sum_over_taps(plan, name, reduce, found, rest)
     if found.strides[-1] > 1 or found.taps[-1].size.arg > MAX_PARTIAL_SUMS:
         return False
-    if all(tap in kept for tap in found.taps) and all(
+    if all(tap in result_axes for tap in found.taps) and all(
         position in terms for position in found.positions
     ):
         return _sum_for_each_tap(plan, name, reduce, found, rest)
     return False
 
 
-def _through_windows(nest: Nest, kept: Sequence[Expr], terms: Sequence[Expr]) -> _Windows | None:
-    """The windows of the only load that has some, each with a kept range and a summed range."""
+def _through_windows(
+    nest: Nest, result_axes: Sequence[Expr], terms: Sequence[Expr]
+) -> _Windows | None:
+    """The windows of the only load that has some, each with a result axis and a summed range."""
     out = []
     for e in loads(nest.computes[0].value):
-        pairs = [(a, b) for a in kept for b in terms if overlap(e, a, b)]
+        pairs = [(a, b) for a in result_axes for b in terms if overlap(e, a, b)]
         if pairs:
             out.append((e, pairs))
     if len(out) != 1:
@@ -158,15 +160,15 @@ def _sum_over_taps(
         return False
     lanes = plan.lanes(plan.nest(reduce), x.size.arg)
     images = [r for r in rest if r is not channel]
-    together, turned = 1, None
+    together, transposed = 1, None
     if channel is not None:
         together = lanes
-        channels, turned = plan.split(name, channel, together, "mask")
+        channels, transposed = plan.split(name, channel, together, "mask")
         images.append(channels)
     vectors, lane = plan.split(name, x, lanes, "mask")
     serial, copies = _split_lines(plan, name, found, _rows_together(found), images, together)
-    if turned is not None:
-        serial.insert(0, turned)
+    if transposed is not None:
+        serial.insert(0, transposed)
     for copy in copies:
         plan.do("unroll", name, copy)
     copies.append(lane)
@@ -178,8 +180,8 @@ def _sum_over_taps(
     if found.strides[-1] > 1:
         _, phase = plan.split(reduce, found.taps[-1], found.strides[-1], "mask")
     _unroll_taps(plan, reduce, found)
-    if turned is not None:
-        _copy(plan, reduce, found, name, len(images), channel=turned)
+    if transposed is not None:
+        _copy(plan, reduce, found, name, len(images), channel=transposed)
     elif not _reads_in_place(plan, found):
         _copy(plan, reduce, found, name, len(images), phase)
     plan.share(name, len(images))

@@ -60,14 +60,14 @@ def schedule_dots(plan: Plan, name: str, reduce: str) -> bool:
 
 def _axes(root: Nest, nest: Nest) -> _Axes | None:
     found = loads(nest.computes[0].value)
-    kept = [loop.range for loop in root.loops]
+    result_axes = [loop.range for loop in root.loops]
     terms = [loop.range for loop in nest.loops]
-    if len(found) != 2 or any(not r.size.is_const for r in (*kept, *terms)):
+    if len(found) != 2 or any(not r.size.is_const for r in (*result_axes, *terms)):
         return None
     near = [r for r in terms if all(step_of(e.src[0], r) == 1 for e in found)]
     a, b = found
-    rows = [r for r in kept if r in a.ranges and r not in b.ranges]
-    columns = [r for r in kept if r in b.ranges and r not in a.ranges]
+    rows = [r for r in result_axes if r in a.ranges and r not in b.ranges]
+    columns = [r for r in result_axes if r in b.ranges and r not in a.ranges]
     plain = all(len(e.src) == 2 and e.src[1] is TRUE for e in found)
     if not near or not rows or not columns or not plain:
         return None
@@ -88,14 +88,14 @@ def _pays(plan: Plan, nest: Nest, axes: _Axes) -> bool:
     if terms < MIN_VECTORS * _lanes(plan) or min(rows, columns) < 4:
         return False
     both = TRANSPOSE_CYCLES / rows + TRANSPOSE_CYCLES / columns
-    turned = both if axes.others else PANEL_CYCLES / max(rows, columns)
+    transposed = both if axes.others else PANEL_CYCLES / max(rows, columns)
     whole = all(
         step_of(e.src[0], r) * e.dtype.itemsize % LINE_BYTES == 0
         for e in loads(nest.computes[0].value)
         for r in (axes.rows, axes.columns, *axes.others)
     )
     cost = REDUCE_CYCLES / prod(_size(r) for r in (axes.terms, *axes.others))
-    return cost + (0.0 if whole else SPLIT_LINE_CYCLES) < turned
+    return cost + (0.0 if whole else SPLIT_LINE_CYCLES) < transposed
 
 
 def _lanes(plan: Plan) -> int:

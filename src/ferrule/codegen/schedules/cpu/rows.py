@@ -1,4 +1,4 @@
-"""Schedules of reduces along rows or columns: lanes where memory is contiguous, rows kept if they
+"""Schedules of reduces along rows or columns: lanes where memory is contiguous, rows staged if they
 are costly.
 """
 
@@ -61,7 +61,7 @@ def schedule_rows(plan: Plan, name: str, below: Sequence[str]) -> None:
         for n in apart:
             _reduce_lanes(plan, n)
     else:
-        _keep_rows(plan, name, below)
+        _stage_rows(plan, name, below)
         for n in below:
             _reduce_lanes(plan, n)
         _vectorize_last(plan, name, below)
@@ -126,7 +126,7 @@ def _recompute_first(plan: Plan, name: str, below: Sequence[str]) -> None:
 def column_axis(
     plan: Plan, name: str, below: Sequence[str], depth: int | None = None
 ) -> Expr | None:
-    """The kept axis along which most loads of the reduces inside it are contiguous; None if there
+    """The result axis along which most loads of the reduces inside it are contiguous; None if there
     is none.
 
     With `depth`, it is one of the first `depth` loops. Loads that are the same for all terms of a
@@ -172,7 +172,7 @@ def _depth_in(plan: Plan, name: str, n: str) -> int:
 
 
 def _gather_axis(plan: Plan, name: str, below: Sequence[str]) -> Expr | None:
-    """The kept axis for lanes if no load is contiguous; None if some load is, or no axis fits.
+    """The result axis for lanes if no load is contiguous; None if some load is, or no axis fits.
 
     No condition changes along it, and most loads are near one another there. Of several such axes
     it is the longest.
@@ -202,7 +202,7 @@ def _count_near(found: Sequence[Expr], r: Expr) -> int:
 
 
 def _columns(plan: Plan, name: str, below: Sequence[str], r: Expr) -> None:
-    """Put lanes along a kept axis: every reduce keeps a vector of results."""
+    """Put lanes along a result axis: every reduce keeps a vector of results."""
     lanes = plan.lanes(plan.nest(name), r.size.max)
     many = r.size.max >= 8 * lanes * 4 * plan.target.max_threads
     vectors = 4 if many else 1
@@ -232,7 +232,7 @@ def _move_out(plan: Plan, name: str, n: str, lane_loops: Sequence[Expr]) -> None
     plan.do("compute_at", n, depth)
 
 
-def _keep_rows(plan: Plan, name: str, below: Sequence[str]) -> None:
+def _stage_rows(plan: Plan, name: str, below: Sequence[str]) -> None:
     """Store a costly row that a reduce computes, instead of computing it again in the root nest."""
     nest = plan.nest(name)
     for n in reversed(below):
@@ -242,7 +242,7 @@ def _keep_rows(plan: Plan, name: str, below: Sequence[str]) -> None:
             continue
         size = producer.loops[-1].range.size.max
         if size * shared[0].dtype.itemsize <= plan.target.l2_bytes // 4:
-            plan.do("keep", n, name)
+            plan.do("stage_row", n, name)
             return
 
 

@@ -35,7 +35,7 @@ def schedule_scan(plan: Plan, name: str, *below: str) -> bool:
     plan.do("scan", total, along)
     column = _column(plan.nest(name), plan.nest(total), others)
     if column is None:
-        r = plan.nest(total).computes[0].along
+        r = plan.nest(total).computes[0].carried_by
         assert r is not None
         lanes = plan.lanes(plan.nest(name), r.size.max)
         # Terms that do not vary, as those of totals of ones, have no lanes.

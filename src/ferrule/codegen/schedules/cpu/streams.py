@@ -10,7 +10,7 @@ from ferrule.codegen.analysis.vector_shuffles import MAX_VECTORS, period
 from ferrule.codegen.analysis.window import distance
 from ferrule.codegen.kernel import Kind, Nest
 from ferrule.codegen.plan import MIN_PARALLEL_WORK, Plan, loads, step_of
-from ferrule.codegen.primitives.nests import MAX_WRITTEN_TERMS
+from ferrule.codegen.primitives.nests import MAX_EXPANDED_TERMS
 from ferrule.ir.expr import COSTLY, Expr, toposort
 
 # Set on 2026-11-21; not measured by themselves.
@@ -43,12 +43,12 @@ def schedule_few_terms(plan: Plan, name: str, *below: str) -> bool:
     terms = sum(_count_terms(plan, name, n) for n in nests)
     found = [e for n in nests for c in n.computes for e in loads(c.value)]
     stores = [c.store.index for c in nest.computes if c.store is not None]
-    if terms > MAX_WRITTEN_TERMS or not any(
+    if terms > MAX_EXPANDED_TERMS or not any(
         _all_near(found, stores, loop.range) for loop in nest.loops
     ):
         return False
     for n in below:
-        plan.do("write_out", n)
+        plan.do("expand_reduce", n)
     schedule_stream(plan, name)
     return True
 
@@ -217,7 +217,7 @@ def _transpose_copies(plan: Plan, name: str, v: Expr, w: Expr) -> bool:
     found = [e for c in plan.nest(name).computes for e in loads(c.value)]
     far = [e for e in dict.fromkeys(found) if step_of(e.src[0], lane) not in (0, 1)]
     for e in far:
-        copy = plan.kernel.free_name(f"{name}.turned", numbered=True)
+        copy = plan.kernel.free_name(f"{name}.transposed", numbered=True)
         along, across = plan.stage(name, e, name, len(outside), inside, copy)
         plan.transpose(copy, along, across)
     plan.do("vectorize", name, lane)

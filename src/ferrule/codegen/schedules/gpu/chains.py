@@ -2,7 +2,7 @@
 
 An example is attention. A block of threads has some rows of the result. It goes along the axis that
 the last contraction sums over, a tile at a time. The first contraction makes a tile of scores in
-registers. Maxima and sums go on from the tile before (`run_along`). The weights that the scores
+registers. Maxima and sums go on from the tile before (`fuse_reduces`). The weights that the scores
 become are multiplied from shared memory. A thread has the same rows in all of this, so values of a
 row never leave its registers.
 
@@ -33,7 +33,7 @@ from ferrule.codegen.kernel import (
 from ferrule.codegen.plan import Plan, loads
 from ferrule.codegen.primitives.editing import ScheduleError
 from ferrule.codegen.primitives.nests import compute_at
-from ferrule.codegen.primitives.running import run_along
+from ferrule.codegen.primitives.reduce_fusion import fuse_reduces
 from ferrule.codegen.schedules.cpu.contraction import is_contraction
 from ferrule.codegen.schedules.gpu.cost import (
     AHEAD_CYCLES,
@@ -75,8 +75,8 @@ class ChainTile:
     whole: bool = False
     """True if all terms of a tile's scores are in shared memory at once.
 
-    Those of the rows stay from the first tile to the last, the others are as many tiles ahead as
-    `scores` has stages.
+    Those of the rows stay from the first tile to the last, the others are pipelined to the depth of
+    `scores`.
     """
 
     @property
@@ -93,16 +93,16 @@ class ChainTile:
         """The bytes of shared memory that it takes, with padding."""
         rows, terms = self.scores.block_rows, self.scores.block_columns
         near = MAX_ACCESS_BYTES // work.itemsize
-        stages, least = self.scores.stages, max(self.scores.step, near)
+        copies, least = self.scores.pipeline_depth, max(self.scores.step, near)
         elements = 0
         for depth in work.depths:
             step = -(-depth // least) * least if self.whole else least
             elements += (rows + near) * step + rows * near
-            elements += stages * ((terms + near) * step + terms * near)
+            elements += copies * ((terms + near) * step + terms * near)
         if self.results is not None:
             chained = work.matrices is not None and work.matrices.is_chained
             elements += 0 if chained else rows * (terms + near)
-            elements += stages * terms * (self.results.block_columns + near)
+            elements += copies * terms * (self.results.block_columns + near)
         return elements * work.itemsize
 
 
@@ -194,7 +194,7 @@ def _warp_group_tiles(target: Target, work: ChainWork, by: MatrixIntrinsic) -> I
 
 def _whole(work: ChainWork, tile: ChainTile) -> ChainTile:
     """The tile with all terms of its scores in shared memory, copied ahead if that is possible."""
-    scores = replace(tile.scores, stages=AHEAD if work.ahead else 1)
+    scores = replace(tile.scores, pipeline_depth=AHEAD if work.ahead else 1)
     return replace(tile, scores=scores, whole=True)
 
 
@@ -207,7 +207,7 @@ def chain_tile_cost(target: Target, work: ChainWork, tile: ChainTile) -> float:
     lanes = max(tile.threads, LANES) / LANES
     steps = sum(-(-depth // tile.scores.step) for depth in work.depths)
     depth = steps * tile.scores.step
-    ahead = tile.scores.stages > 1
+    ahead = tile.scores.pipeline_depth > 1
     fill = (AHEAD_CYCLES if ahead else FILL_CYCLES) / LANES
     busy = depth * term_cycles(target, tile.scores, work.itemsize) * lanes
     busy += SCORE_CYCLES * tile.scores.rows * tile.scores.columns * lanes
@@ -246,7 +246,7 @@ def _room(target: Target, work: ChainWork, tile: ChainTile) -> int:
 @final
 @dataclass(frozen=True)
 class Chain:
-    """A root nest with kept blocks at one place, and the reduce over the last of them.
+    """A root nest with stages at one place, and the reduce over the last of them.
 
     That reduce is a contraction if results have columns.
     """
@@ -314,8 +314,8 @@ def _count(ranges: Sequence[Expr]) -> int:
     return prod(r.size.max for r in ranges)
 
 
-def can_run_along(kernel: Kernel) -> bool:
-    """True if a kernel with kept blocks is a chain that can go along them tile by tile."""
+def can_fuse_reduces(kernel: Kernel) -> bool:
+    """True if a kernel with stages is a chain that can be fused into one loop over tiles."""
     root = kernel.roots[-1]
     chain = Chain.of(kernel, root.name) if len(kernel.roots) == 1 else None
     if chain is None:
@@ -323,7 +323,7 @@ def can_run_along(kernel: Kernel) -> bool:
     place = kernel.by_name[chain.steps[0]].at
     assert place is not None
     try:
-        run_along(compute_at(kernel, chain.last, place[1]), chain.last)
+        fuse_reduces(compute_at(kernel, chain.last, place[1]), chain.last)
     except ScheduleError:
         return False
     return True
@@ -333,7 +333,7 @@ def can_run_along(kernel: Kernel) -> bool:
 
 
 def schedule_grid_chain(plan: Plan, name: str) -> bool:
-    """Tile a root nest with kept blocks for thread blocks; False if it is no such chain."""
+    """Tile a root nest with stages for thread blocks; False if it is no such chain."""
     chain = Chain.of(plan.kernel, name)
     if chain is None or len(plan.kernel.roots) > 1:  # it takes all of the shared memory
         return False
@@ -380,14 +380,14 @@ def _adds_matrices(kernel: Kernel, last: Compute, by: MatrixIntrinsic) -> bool:
     Its weights are rounded to the dtype of the loads; or, if the instruction rounds, they are as
     they are.
     """
-    kept = next((e for e in reads([last.value]) if e.src), None)
+    staged = next((e for e in reads([last.value]) if e.src), None)
     found = loads(last.value)
-    if kept is None or len(found) != 1 or last.value.op is not ExprOp.MUL:
+    if staged is None or len(found) != 1 or last.value.op is not ExprOp.MUL:
         return False
     wide, source = last.value.dtype is by.result_dtype, found[0].dtype
     if by.rounds:
-        return wide and set(last.value.src) == {kept, found[0]} and source in by.sources
-    weights = kernel.computes[kept.arg].value
+        return wide and set(last.value.src) == {staged, found[0]} and source in by.sources
+    weights = kernel.computes[staged.arg].value
     sources = {e.src[0].dtype for e in (weights, *last.value.src) if e.op is ExprOp.CAST}
     return wide and weights.op is ExprOp.CAST and sources == {source} and source in by.sources
 
@@ -417,9 +417,9 @@ class _ChainTiling:
         row, column = results.blocks(self._more_work())
         terms = self._along()
         here = self._first_contractions(row, terms)
-        plan.do("run_along", chain.last)
+        plan.do("fuse_reduces", chain.last)
         row_here, column_here = plan.copies_of((row, column), chain.last)
-        fills = self._stages(results, (row_here, column_here), here, terms)
+        fills = self._stage_operands(results, (row_here, column_here), here, terms)
         self._share_steps(row, here, terms)
         results.threads(chain.name, row, column)
         results.threads(chain.last, row_here, column_here, terms[chain.last])
@@ -433,7 +433,7 @@ class _ChainTiling:
         row = results.row_blocks(self._more_work())
         terms = self._along()
         here = self._first_contractions(row, terms)
-        plan.do("run_along", chain.last)
+        plan.do("fuse_reduces", chain.last)
         fills = self._stage_scores(here)
         self._share_steps(row, here, terms)
         results.threads(chain.last, plan.copy_of(row, chain.last), terms[chain.last])
@@ -498,7 +498,7 @@ class _ChainTiling:
         for step, nest in self.chain.scores:
             rows, columns, term = here[nest]
             place = self._place if self.tile.whole else None
-            fills += self._scores(step, nest).stages((rows, columns), term, place)
+            fills += self._scores(step, nest).stage_operands((rows, columns), term, place)
         return fills
 
     def _place(self, element: Expr) -> str:
@@ -509,7 +509,7 @@ class _ChainTiling:
         along = self.plan.nest(last).loops[0].range
         return last if along in element.ranges else self.chain.name
 
-    def _stages(
+    def _stage_operands(
         self,
         results: Tiling,
         tile_here: Sequence[Expr],
@@ -519,7 +519,7 @@ class _ChainTiling:
         """Copy the loads of all contractions; the names of the copies' nests."""
         plan, last = self.plan, self.chain.last
         plan.do("reorder", last, (plan.loops(last)[0], *tile_here, terms[last]))
-        return [*self._stage_scores(here), *results.stages(tile_here, terms[last])]
+        return [*self._stage_scores(here), *results.stage_operands(tile_here, terms[last])]
 
     def _share_steps(
         self, row: Expr, here: dict[str, tuple[Expr, Expr, Expr]], terms: dict[str, Expr]
@@ -548,12 +548,12 @@ class _ChainTiling:
         name = next(
             e.arg for e in reads([c.value]) if plan.kernel.owner[e.arg].name in self.chain.steps
         )
-        nest, kept = plan.kernel.owner[name].name, plan.kernel.computes[name]
+        nest, stage = plan.kernel.owner[name].name, plan.kernel.computes[name]
         origin = plan.kernel.origin
-        rows = [r for r in kept.ranges if origin(r) is origin(row)]
-        terms = [r for r in kept.ranges if r not in rows]
+        rows = [r for r in stage.ranges if origin(r) is origin(row)]
+        terms = [r for r in stage.ranges if r not in rows]
         plan.do("axes", name, (*rows, *terms))
-        plan.do("pad", nest, rows[-1], MAX_ACCESS_BYTES // kept.value.dtype.itemsize)
+        plan.do("pad", nest, rows[-1], MAX_ACCESS_BYTES // stage.value.dtype.itemsize)
 
     def _finish(self, fills: Sequence[str]) -> None:
         plan, last = self.plan, self.chain.last

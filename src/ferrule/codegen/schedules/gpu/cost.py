@@ -23,10 +23,10 @@ from ferrule.ir.target import Target
 # cycles are estimates from NVRTC's machine code (2026-11-23) unless a measurement is named.
 ACCUMULATOR_BYTES = 512  # bytes of the results of one thread
 MATRIX_RESULTS = 128  # results of one thread, if warps multiply matrices: half of its registers
-STAGES = (4, 3, 2)  # steps in shared memory at once: one is used, the others are on their way
-GROUP_STAGES = (4,)  # the same for warp groups, which read one more step until they are done
+PIPELINE_DEPTHS = (4, 3, 2)  # steps in shared memory: one is used, the others on their way
+WARP_GROUP_DEPTHS = (4,)  # the same for warp groups, which read one more step until they are done
 WARP_GROUP_COLUMNS = (64, 128, 256)  # columns of a tile by warp groups
-REGISTER_STAGES = (2,)  # stages if the copies on their way are in a thread's registers
+REGISTER_DEPTHS = (2,)  # the same if the copies on their way are in a thread's registers
 MAX_HELD = 160  # results and copies in a thread's registers; each copy has an address as well
 RESIDENT = 2  # blocks on a multiprocessor at once, assumed where it is not computed
 STEPS = (8, 16, 32)  # terms of the sum between two barriers
@@ -63,8 +63,8 @@ class BlockTile:
 
     Its threads are a grid of `row_threads` x `column_threads`, and each has `rows` x `columns`
     results. `step` terms of the sum are in shared memory at once. With `matrices`, an instruction,
-    its warps multiply matrices, and the layout of the threads' elements is that instruction's. With
-    `stages`, copies of so many steps are in shared memory, all but one of them on their way.
+    its warps multiply matrices, and the layout of the threads' elements is that instruction's.
+    Copies of `pipeline_depth` steps are in shared memory, all but one of them on their way.
     """
 
     rows: int
@@ -73,7 +73,7 @@ class BlockTile:
     column_threads: int
     step: int
     matrices: MatrixIntrinsic | None = None
-    stages: int = 1
+    pipeline_depth: int = 1
 
     @property
     def threads(self) -> int:
@@ -100,7 +100,7 @@ class BlockTile:
         may need.
         """
         padding = 0 if self.matrices else 2 * MAX_ACCESS_BYTES // itemsize * self.step
-        return self.stages * (self.staged + padding) * itemsize
+        return self.pipeline_depth * (self.staged + padding) * itemsize
 
 
 @final
@@ -132,32 +132,32 @@ class Work:
 def best_grid_tile(target: Target, work: Work) -> BlockTile | None:
     """The tile with the least time; None if a thread for each result takes less.
 
-    Of tiles with equal times it has few elements in shared memory, and few stages.
+    Of tiles with equal times it has few elements in shared memory, and a shallow pipeline.
     """
     best = None, naive_cost(target, work)
-    for by, stages in _kinds(target, work):
-        tiles, table = _candidates(target, work.itemsize, by, work.period, stages)
+    for by, depths in _kinds(target, work):
+        tiles, table = _candidates(target, work.itemsize, by, work.period, depths)
         if tiles:
             cycles = grid_tile_cost(target, work, table)
             costs = np.where(_fits(target, work, table), cycles, np.inf)
-            keys: Any = (table.stages, table.staged, costs)
+            keys: Any = (table.pipeline_depth, table.staged, costs)
             first = np.lexsort(keys)[0]
             best = min(best, (tiles[first], costs[first]), key=operator.itemgetter(1))
     return best[0]
 
 
 def _kinds(target: Target, work: Work) -> Iterator[tuple[MatrixIntrinsic | None, tuple[int, ...]]]:
-    """The instructions that may multiply, each with the numbers of stages that may be used."""
+    """The instructions that may multiply, each with the pipeline depths that may be used."""
     by = work.matrices
     if not work.ahead:
         yield by, (1,)
     elif any(work.by_registers):
-        yield by, (1, *REGISTER_STAGES)
+        yield by, (1, *REGISTER_DEPTHS)
     else:
-        yield by, (1, *STAGES)
+        yield by, (1, *PIPELINE_DEPTHS)
         groups = None if by is None else by_warp_groups(by, target)
         if groups is not None:
-            yield groups, GROUP_STAGES
+            yield groups, WARP_GROUP_DEPTHS
 
 
 @lru_cache(maxsize=64)
@@ -166,7 +166,7 @@ def _candidates(
     itemsize: int,
     by: MatrixIntrinsic | None,
     period: int,
-    stages: tuple[int, ...],
+    depths: tuple[int, ...],
 ) -> tuple[list[BlockTile], BlockTile]:
     """All tiles for some work, and the same as one tile whose fields are arrays, with an entry for
     each.
@@ -175,8 +175,8 @@ def _candidates(
         plain = _tiles(target, itemsize, period)
     else:
         plain = _warp_group_tiles(target, by) if by.warps > 1 else _matrix_tiles(target, by)
-    tiles = [replace(tile, stages=n) for tile in plain for n in stages]
-    names = ("rows", "columns", "row_threads", "column_threads", "step", "stages")
+    tiles = [replace(tile, pipeline_depth=n) for tile in plain for n in depths]
+    names = ("rows", "columns", "row_threads", "column_threads", "step", "pipeline_depth")
     arrays: dict[str, Any] = {
         name: np.array([getattr(tile, name) for tile in tiles]) for name in names
     }
@@ -237,14 +237,14 @@ def _fits(target: Target, work: Work, tile: BlockTile) -> Any:
     """True if the steps of a tile fit into shared memory, and a thread's part into registers."""
     held = tile.rows * tile.columns + _on_their_way(work, tile)
     fits = (tile.shared_bytes(work.copied_bytes) <= target.shared_bytes) & (held <= MAX_HELD)
-    return (tile.stages == 1) | fits
+    return (tile.pipeline_depth == 1) | fits
 
 
 def _on_their_way(work: Work, tile: BlockTile) -> Any:
     """The number of copied elements that each thread's registers hold while it multiplies."""
     sides = zip(work.by_registers, (tile.block_rows, tile.block_columns), strict=True)
     held = sum(size for through, size in sides if through) * tile.step // tile.threads
-    return held * (tile.stages > 1)
+    return held * (tile.pipeline_depth > 1)
 
 
 def _blocks(target: Target, work: Work, tile: BlockTile) -> Any:
@@ -277,14 +277,14 @@ def grid_tile_cost(target: Target, work: Work, tile: BlockTile) -> Any:
     splits = (tile.step % work.period != 0) & (work.period % tile.step != 0)
     sides = zip(work.by_registers, (tile.block_rows, tile.block_columns), strict=True)
     for through, size in sides:
-        fill = np.where(through | (tile.stages == 1), FILL_CYCLES, AHEAD_CYCLES)
+        fill = np.where(through | (tile.pipeline_depth == 1), FILL_CYCLES, AHEAD_CYCLES)
         cycles = cycles + (fill + PLACE_CYCLES * splits) * size / LANES
     busy = tile.step * cycles
     at_once = np.minimum(blocks, _room(target, work, tile))
     # The latency that the steps in between do not hide.
-    hidden = np.maximum(TURN_CYCLES, STEP_CYCLES - (tile.stages - 1) * busy * at_once)
-    wait = np.where(tile.stages == 1, STEP_CYCLES, hidden)
-    first = np.where(tile.stages == 1, 0.0, STEP_CYCLES)
+    hidden = np.maximum(TURN_CYCLES, STEP_CYCLES - (tile.pipeline_depth - 1) * busy * at_once)
+    wait = np.where(tile.pipeline_depth == 1, STEP_CYCLES, hidden)
+    first = np.where(tile.pipeline_depth == 1, 0.0, STEP_CYCLES)
     return blocks * (steps * (busy + wait / at_once) + first / at_once)
 
 

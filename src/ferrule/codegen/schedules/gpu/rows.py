@@ -24,14 +24,14 @@ from ferrule.ir.expr import Expr, ExprOp, toposort
 
 # Not measured unless a figure is given: chosen from registers and from NVRTC's machine code
 # (docs/design/experiments.md, Rows, and sums in parts).
-MAX_KEPT_VALUES = 64
-"""Values of one row that a thread keeps in registers."""
+MAX_REGISTER_VALUES = 64
+"""Values of one row that a thread has in registers."""
 UNROLLED_LOADS = 8
 """Loads of a row that a thread begins before it needs the first."""
 LOADS_AHEAD = UNROLLED_LOADS // 2
 """The same in a loop over a longer row."""
 PIECE_VALUES = 16
-"""Values of a piece of a row that a thread keeps, if it cannot keep them all."""
+"""Values of a piece of a row that a thread has in registers, if it cannot have them all."""
 MAX_PIECES = 16
 """Pieces of a row: with each, the error of a sum may grow by that of a power."""
 MIN_CONTIGUOUS = 4
@@ -86,9 +86,9 @@ def schedule_reduces(plan: Plan, name: str) -> bool:
     if column is None and _in_pieces(plan, below, layout):
         family = [n for n in family if n not in below]
     if layout.near == 1 and family:
-        _keep(plan, family, name, depth, layout)
+        _stage_shared(plan, family, name, depth, layout)
     for nest in [n.name for n in plan.kernel.nests if n.at == (name, depth)]:
-        if plan.nest(nest).computes[0].along is None:
+        if plan.nest(nest).computes[0].carried_by is None:
             _share_out(plan, nest, layout)
     if name in family:
         _share_out(plan, name, layout)
@@ -98,13 +98,13 @@ def schedule_reduces(plan: Plan, name: str) -> bool:
 def _in_pieces(plan: Plan, below: Sequence[str], layout: Layout) -> bool:
     """Let reduces that need one another go along their rows together, a piece at a time.
 
-    For rows that are too long to be kept: each element is loaded once for all of the reduces.
+    For rows that are too long for registers: each element is loaded once for all of the reduces.
     """
     sizes = [plan.nest(n).loops[-1].range.size for n in below]
     piece = layout.along * PIECE_VALUES
     if len(below) < 2 or not all(s is sizes[0] and s.is_const for s in sizes):
         return False
-    if not MAX_KEPT_VALUES * layout.along < sizes[0].max <= MAX_PIECES * piece or any(
+    if not MAX_REGISTER_VALUES * layout.along < sizes[0].max <= MAX_PIECES * piece or any(
         len(plan.nest(n).loops) > 1 for n in below
     ):
         return False
@@ -116,8 +116,8 @@ def _in_pieces(plan: Plan, below: Sequence[str], layout: Layout) -> bool:
     def run(plan: Plan) -> bool:
         for n in below:
             plan.do("split", n, plan.loops(n)[-1], piece, "mask")
-        plan.do("run_along", below[-1])
-        _keep(plan, below, below[-1], 1, layout)
+        plan.do("fuse_reduces", below[-1])
+        _stage_shared(plan, below, below[-1], 1, layout)
         for n in [n.name for n in plan.kernel.nests if n.at == (below[-1], 1)]:
             _share_out(plan, n, layout)
         _share_out(plan, below[-1], layout)
@@ -192,7 +192,7 @@ def _enough(plan: Plan) -> int:
 
 
 def _rows(plan: Plan, results: int, vectors: int, lanes: int) -> Layout:
-    block, most = plan.target.block_threads, min(UNROLLED_LOADS, MAX_KEPT_VALUES // lanes)
+    block, most = plan.target.block_threads, min(UNROLLED_LOADS, MAX_REGISTER_VALUES // lanes)
     along = 1
     while along < block and _busy(vectors, 2 * along):
         if along >= plan.target.warp:
@@ -249,7 +249,7 @@ def _ahead(plan: Plan, blocks: int, turns: int, near: int) -> int:
     ahead = LOADS_AHEAD
     while 2 * ahead * max(blocks, multiprocessors(plan.target)) <= (
         LOADS_AHEAD * RESIDENT * multiprocessors(plan.target)
-    ) and 2 * ahead <= min(MAX_KEPT_VALUES // near, turns // 2):
+    ) and 2 * ahead <= min(MAX_REGISTER_VALUES // near, turns // 2):
         ahead *= 2
     return ahead
 
@@ -301,12 +301,12 @@ def _share_out(plan: Plan, name: str, layout: Layout) -> None:
 
 def _few(plan: Plan, name: str, r: Expr, rounds: int, layout: Layout) -> bool:
     """True if one thread's part is unrolled as a whole."""
-    most = MAX_KEPT_VALUES if _reads_kept(plan, name) else UNROLLED_LOADS * layout.lanes
+    most = MAX_REGISTER_VALUES if _reads_stages(plan, name) else UNROLLED_LOADS * layout.lanes
     return r.size.is_const and rounds * layout.lanes <= most
 
 
-def _reads_kept(plan: Plan, name: str) -> bool:
-    """True if a nest has, or reads, values that a thread keeps."""
+def _reads_stages(plan: Plan, name: str) -> bool:
+    """True if a nest computes or reads stages that a thread has in registers."""
     nest = plan.nest(name)
     own = any(c.ranges and c.monoid is None and c.store is None for c in nest.computes)
     return own or any(e.src for e in nest.reads)
@@ -329,16 +329,16 @@ def _copies(plan: Plan, name: str, r: Expr, layout: Layout) -> None:
     plan.do("unroll", name, load)
 
 
-# -- values a thread keeps -------------------------------------------------------------------------
+# -- stages in registers --------------------------------------------------------------------------
 
 
-def _keep(plan: Plan, family: Sequence[str], name: str, depth: int, layout: Layout) -> None:
+def _stage_shared(plan: Plan, family: Sequence[str], name: str, depth: int, layout: Layout) -> None:
     """Load once the elements that several nests load, and compute once the costly values."""
     sizes = [plan.nest(n).loops[-1].range.size for n in family]
     part = max(-(-size.max // (layout.along * layout.lanes)) * layout.lanes for size in sizes)
     if not all(size.is_const for size in sizes):
         return
-    left = MAX_KEPT_VALUES // part
+    left = MAX_REGISTER_VALUES // part
     for first, e in _loaded_again(plan, family):
         # A load whose index is loaded too may have gone with that load's copy.
         if left > 0 and e in _all_loads(plan, first):
@@ -346,7 +346,7 @@ def _keep(plan: Plan, family: Sequence[str], name: str, depth: int, layout: Layo
             left -= 1
     for n in reversed(family[:-1]):
         if left > 0 and name in family and shared_row(plan.kernel, plan.nest(n), plan.nest(name)):
-            plan.do("keep", n, name)
+            plan.do("stage_row", n, name)
             left -= 1
 
 
@@ -365,7 +365,7 @@ def _loaded_again(plan: Plan, family: Sequence[str]) -> list[tuple[str, Expr]]:
             continue
         for e in dict.fromkeys(e for c in nest.computes for e in loads(c.value)):
             inner = {loop.range for loop in nest.loops if loop.kind is Kind.SERIAL}
-            inner -= {c.along for c in nest.computes}  # one piece is open
+            inner -= {c.carried_by for c in nest.computes}  # one piece is open
             if e.ranges & inner != {r} or len(e.src) != 2:
                 continue
             key = e.substitute({r: axis})

@@ -13,7 +13,7 @@ from math import prod
 from ferrule.codegen.kernel import MAX_ACCESS_BYTES, Kind, Nest, stores_to_one_place
 from ferrule.codegen.plan import Plan, loads, step_of
 from ferrule.codegen.primitives.editing import ScheduleError, is_ordered
-from ferrule.codegen.schedules.cpu.chains import has_blocks
+from ferrule.codegen.schedules.cpu.chains import has_stages
 from ferrule.codegen.schedules.cpu.rows import column_axis, merge_siblings
 from ferrule.codegen.schedules.gpu.chains import schedule_grid_chain
 from ferrule.codegen.schedules.gpu.rows import (
@@ -48,7 +48,7 @@ def schedule_grid(plan: Plan) -> None:
     for name in [nest.name for nest in plan.kernel.roots]:
         if not plan.below(name):
             schedule_stream(plan, name)
-        elif has_blocks(plan, name):
+        elif has_stages(plan, name):
             plan.attempt(schedule_grid_chain, name)
         elif not plan.attempt(schedule_grid_tile, name):
             reduces.append(name)
@@ -70,7 +70,7 @@ def _schedule_reduces(plan: Plan, name: str) -> None:
 
 
 def _adds_up(nest: Nest) -> bool:
-    """True if a nest stores from inside another, as a sum over kept blocks does."""
+    """True if a nest stores from inside another, as a sum over a stage does."""
     return nest.at is not None and any(c.store is not None for c in nest.computes)
 
 

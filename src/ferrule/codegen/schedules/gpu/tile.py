@@ -237,7 +237,7 @@ class Tiling:
         self.plan.do("compute_at", self.reduce, 1)
         row_here, column_here = self.plan.copies_of((row, column), self.reduce)
         term = self.terms(row_here, column_here)
-        fills = self.stages((row_here, column_here), term)
+        fills = self.stage_operands((row_here, column_here), term)
         self.threads(self.name, row, column)
         self.threads(self.reduce, row_here, column_here, term)
         for fill in fills:
@@ -319,16 +319,16 @@ class Tiling:
 
     def terms(self, row: Expr, column: Expr) -> Expr:
         """Put a loop over parts of the sum around the loops of the tile; the loop over one part."""
-        kept = self.plan.nest(self.reduce).computes[0].ranges
+        result_axes = self.plan.nest(self.reduce).computes[0].ranges
         loops = [loop.range for loop in self.plan.nest(self.reduce).loops]
-        term = self._fuse(self.reduce, [r for r in loops if r not in kept])
+        term = self._fuse(self.reduce, [r for r in loops if r not in result_axes])
         (c,) = self.plan.nest(self.reduce).computes
         tail = "mask" if is_product_of_loads(c) else "peel"
         parts, term = self.plan.split(self.reduce, term, self.tile.step, tail)
         self.plan.do("reorder", self.reduce, (parts, row, column, term))
         return term
 
-    def stages(
+    def stage_operands(
         self, tile: Sequence[Expr], term: Expr, place: Callable[[Expr], str] | None = None
     ) -> list[str]:
         """Copy the operands that are reused, for one part of the sum; the names of the copies.
@@ -522,24 +522,24 @@ def _bind(
 def fill_copy(plan: Plan, name: str, tile: BlockTile) -> None:
     """Share out a copy among the threads of a block: neighbouring threads read adjacent elements.
 
-    It is made as many steps ahead as the tile has stages, if it hangs in a loop over steps.
+    It is pipelined to the tile's depth, if it hangs in a loop over steps.
     """
     (c,) = plan.nest(name).computes
     axes = c.ranges
     # The loads before the last one are part of its index.
     element = [e for e in loads(c.value) if e.ranges & set(axes)][-1]
     along = _along(element, axes)
-    turned = along is not axes[-1]
+    transposed = along is not axes[-1]
     around = plan.kernel.loop_around(plan.nest(name))
-    ahead = tile.stages > 1 and around is not None and around.kind is Kind.SERIAL
+    ahead = tile.pipeline_depth > 1 and around is not None and around.kind is Kind.SERIAL
     lanes = _lanes(element, along)
     # Transposed elements go to separate places: each by itself, if a copy needs no register.
-    if turned and ahead and c.value is element and element.dtype.itemsize in COPIED_BYTES:
+    if transposed and ahead and c.value is element and element.dtype.itemsize in COPIED_BYTES:
         lanes = 1
     first = gcd(tile.threads, along.size.arg // lanes)
     mine = _shared_out(plan, name, along, first, lanes)
     near = mine.threads
-    if turned:
+    if transposed:
         near = _nearest(plan, name, near, lanes * element.dtype.itemsize)
     copies = list(mine.copies)
     across: list[Expr] = []
@@ -553,10 +553,10 @@ def fill_copy(plan: Plan, name: str, tile: BlockTile) -> None:
     bound = [*near[:-1], *across, *near[-1:]]
     plan.do("reorder", name, (*copies, *bound, *mine.last))
     _bind(plan, name, bound, copies, mine.last)
-    if turned:
+    if transposed:
         _pad(plan, name, axes[0])
     if ahead:
-        plan.do("pipeline", name, tile.stages)
+        plan.do("pipeline", name, tile.pipeline_depth)
 
 
 def _along(e: Expr, axes: Sequence[Expr]) -> Expr:

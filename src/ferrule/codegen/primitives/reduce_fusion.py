@@ -1,9 +1,9 @@
-"""The primitive for reduces that run along one loop: a sum and all its operands, part by part
-(online softmax).
+"""The primitive that fuses reduces over one axis into one loop: a sum and all its operands, part by
+part (online softmax).
 
 A nest may need values that others make of the same axis: the weights of a softmax need the largest
-score and the sum of the powers. If all of these go along the axis in one loop, only their values so
-far are known. Two laws make that enough:
+score and the sum of the powers. If one loop computes all of these, only their values so far are
+known. Two laws make that enough:
 
 - A factor that is the same for all terms of a sum may multiply the sum instead: `sum_j(a[j] * c) ->
   sum_j(a[j]) * c`.
@@ -89,12 +89,12 @@ class Parts:
         return alu(ExprOp.WHERE, alu(ExprOp.CMPNE, total, zero), value, zero)
 
 
-def run_along(kernel: Kernel, nest_name: str) -> Kernel:
-    """Do all nests at the place of a sum a part at a time, in the first loop of the sum.
+def fuse_reduces(kernel: Kernel, nest_name: str) -> Kernel:
+    """Fuse all nests at the place of a sum into the first loop of the sum, a part at a time.
 
     `for a: x[a] = …; for b: m max= x[b]; for c: s sum= exp2(x[c] - m) * y[c]` -> `for c: x = …; m
-    max= x along c; s sum= exp2(x - m) * y[c] along c from s.before * exp2(m.before - m)`. Their
-    first loops have one size. Kept values have that loop as an axis, and are read at the same
+    max= x carried by c; s sum= exp2(x - m) * y[c] carried by c from s.carried * exp2(m.carried -
+    m)`. Their first loops have one size. Stages have that loop as an axis, and are read at the same
     iteration only. Re-associates.
 
     >>> from ferrule.codegen.kernel import MONOIDS, Loop, Store, show
@@ -108,7 +108,7 @@ def run_along(kernel: Kernel, nest_name: str) -> Kernel:
     >>> s = Compute("s", power, (), MONOIDS["sum"])
     >>> steps = [Nest(k.name, (k,), (Loop(r),), ("out", 1)) for k, r in ((x, a), (m, b), (s, c))]
     >>> out = Nest("out", (Compute("out", read("s"), store=Store(0, i)),), (Loop(i),))
-    >>> print(show(run_along(Kernel("powers", (*steps, out), (dtypes.float32,) * 2), "s")))
+    >>> print(show(fuse_reduces(Kernel("powers", (*steps, out), (dtypes.float32,) * 2), "s")))
     kernel powers(b0: float32, b1: float32)
       # out
       for i in 4:
@@ -117,24 +117,26 @@ def run_along(kernel: Kernel, nest_name: str) -> Kernel:
           # x
           x = b1[c]
           # m
-          m max= x along c
-          s sum= exp2(x - m) along c from where(-inf < m.before, \
-    s.before * exp2(m.before - m), 0.0)
+          m max= x carried by c
+          s sum= exp2(x - m) carried by c from where(-inf < m.carried, \
+    s.carried * exp2(m.carried - m), 0.0)
         b0[i] = s
     """
     last = nest_of(kernel, nest_name)
     try:
         if last.at is None or not last.loops or len(last.computes) != 1:
             raise _NotKnownError(f"{nest_name} is no reduce in another nest")
-        if last.computes[0].along is not None:
-            raise _NotKnownError(f"{nest_name} runs along a loop already")
-        return _Running(kernel, last).apply()
+        if last.computes[0].carried_by is not None:
+            raise _NotKnownError(f"a loop carries {nest_name} already")
+        return _ReduceFusion(kernel, last).apply()
     except _NotKnownError as error:
-        raise ScheduleError(f"run_along({nest_name}) in kernel {kernel.name}: {error}") from error
+        raise ScheduleError(
+            f"fuse_reduces({nest_name}) in kernel {kernel.name}: {error}"
+        ) from error
 
 
 @dataclass
-class _Running:
+class _ReduceFusion:
     """The nests at the place of a sum, on the way into its first loop."""
 
     kernel: Kernel
@@ -145,12 +147,12 @@ class _Running:
         self.along = self.last.loops[0].range
         self.here = const(0) if self.along.size is const(1) else self.along
         self.parts: dict[str, Parts] = {}
-        """By name, of kept values and reduces: the parts, with the operations that readers have to
+        """By name, of stages and reduces: the parts, with the operations that readers have to
         do.
         """
         self.largest: set[str] = set()
         """The names of the running maxima."""
-        self.kept: frozenset[Expr] = frozenset()
+        self.result_axes: frozenset[Expr] = frozenset()
         """The axes of the present compute."""
         for nest in (*self.steps, self.last):
             first = nest.loops[:1]
@@ -161,9 +163,9 @@ class _Running:
     def apply(self) -> Kernel:
         self._join()
         for nest in (*self.steps, self.last):
-            self.kernel = self.kernel.with_nest(self._running(self.kernel.by_name[nest.name]))
-        self._narrow_what_is_kept()
-        self._mask_what_is_kept()
+            self.kernel = self.kernel.with_nest(self._fused(self.kernel.by_name[nest.name]))
+        self._narrow_stage()
+        self._mask_stage()
         return self._read_in_the_end()
 
     # -- one loop ----------------------------------------------------------------------------------
@@ -172,7 +174,7 @@ class _Running:
         """Let the steps hang in the first loop of the sum, which replaces theirs."""
         mapping = {nest.loops[0].range: self.here for nest in (*self.steps, self.last)}
         names = {nest.name for nest in self.steps}
-        kept = {c.name for nest in self.steps for c in nest.computes if c.monoid is None}
+        stages = {c.name for nest in self.steps for c in nest.computes if c.monoid is None}
         nests = []
         for nest in self.kernel.nests:
             if nest.name in names:
@@ -182,21 +184,21 @@ class _Running:
                     raise _NotKnownError(f"{nest.name} is computed outside of the loop")
                 nest = replace(nest, at=(nest.at[0], nest.at[1] - 1))
             nests.append(mapped(nest, mapping))
-        axis = {name: self._axis(self.kernel.computes[name]) for name in kept}
+        axis = {name: self._axis(self.kernel.computes[name]) for name in stages}
         nests = [self._without_axis(nest, axis) for nest in nests]
         self.kernel = replace(self.kernel, nests=tuple(nests))
 
     def _axis(self, c: Compute) -> int:
         first = self.kernel.owner[c.name].loops[0].range
         if first not in c.ranges:
-            raise _NotKnownError(f"{c.name} is not kept along the loop")
+            raise _NotKnownError(f"the loop is no axis of {c.name}")
         return c.ranges.index(first)
 
     def _without_axis(self, nest: Nest, axis: dict[str, int]) -> Nest:
-        """A nest that keeps and reads the part of one iteration."""
+        """A nest that computes and reads the part of one iteration."""
         found = {e: e.arg for e in nest.reads if e.arg in axis}
         if any(e.src[axis[n]] is not self.here for e, n in found.items()):
-            raise _NotKnownError(f"{nest.name} reads what another iteration keeps")
+            raise _NotKnownError(f"{nest.name} reads what another iteration computes")
         nest = mapped(nest, {e: _read(e, _without(e.src, axis[n])) for e, n in found.items()})
         computes = tuple(
             replace(c, ranges=_without(c.ranges, axis[c.name])) if c.name in axis else c
@@ -206,33 +208,33 @@ class _Running:
 
     # -- rewrites ----------------------------------------------------------------------------------
 
-    def _running(self, nest: Nest) -> Nest:
+    def _fused(self, nest: Nest) -> Nest:
         """A nest with values so far in place of values that are only known after the loop."""
         if len(nest.computes) != 1 or nest.computes[0].store is not None:
             raise _NotKnownError(f"{nest.name} does more than one thing")
         (c,) = nest.computes
-        self.kept = frozenset(c.ranges)
+        self.result_axes = frozenset(c.ranges)
         parts = self._parts(c.value)
         if c.monoid is None:
             self.parts[c.name] = parts
             return replace(nest, computes=(replace(c, value=parts.inner),))
         self._check_reduce(nest, c, parts)
-        start = None
-        before = Expr(ExprOp.READ, c.value.dtype, c.ranges, c.before)
+        initial = None
+        carried = Expr(ExprOp.READ, c.value.dtype, c.ranges, c.carried)
         if parts.growth is not None:
             largest, factor = parts.growth
             least = const(dtypes.min(largest.dtype), largest.dtype)
-            grown = alu(ExprOp.MUL, before, factor)
+            grown = alu(ExprOp.MUL, carried, factor)
             # Before the first number the value so far is the identity, or no number.
             some = alu(ExprOp.CMPLT, least, largest)
             if parts.guarded:  # a thread's powers may all be 0, and the factor infinite
-                some = alu(ExprOp.AND, some, alu(ExprOp.CMPNE, before, const(0, before.dtype)))
-            start = alu(ExprOp.WHERE, some, grown, const(0, c.value.dtype))
+                some = alu(ExprOp.AND, some, alu(ExprOp.CMPNE, carried, const(0, carried.dtype)))
+            initial = alu(ExprOp.WHERE, some, grown, const(0, c.value.dtype))
         self.parts[c.name] = replace(parts, growth=None)
         if c.monoid.op is ExprOp.MAX:
             self.largest.add(c.name)
-        running = replace(c, value=parts.inner, along=self.along, start=start)
-        return replace(nest, computes=(running,))
+        fused = replace(c, value=parts.inner, carried_by=self.along, initial=initial)
+        return replace(nest, computes=(fused,))
 
     def _check_reduce(self, nest: Nest, c: Compute, parts: Parts) -> None:
         assert c.monoid is not None
@@ -304,7 +306,7 @@ class _Running:
             raise _NotKnownError(f"{e} is not shifted by a largest value")
         if self.parts[largest.arg].factors:
             raise _NotKnownError(f"{e} is shifted by a multiple of a largest value")
-        before = _read(largest, largest.src, self.kernel.computes[largest.arg].before)
+        before = _read(largest, largest.src, self.kernel.computes[largest.arg].carried)
         shifted = shift.substitute({largest: before})
         return Parts(e, growth=(before, e.substitute({x: shifted})), guarded=shift is not largest)
 
@@ -365,12 +367,12 @@ class _Running:
     def _is_tail(self, condition: Expr) -> bool:
         """True if a condition only leaves out the end of the loop: never all terms of a sum."""
         first = {r: const(0) for r in condition.ranges}
-        return condition.substitute(first) is TRUE and self.kept.isdisjoint(condition.ranges)
+        return condition.substitute(first) is TRUE and self.result_axes.isdisjoint(condition.ranges)
 
     # -- stored values -----------------------------------------------------------------------------
 
     def _operand(self) -> tuple[Compute, Expr] | None:
-        """The value that is kept for the sum alone, and the read of it; None if there is none."""
+        """The stage that the sum alone reads, and the read of it; None if there is none."""
         (c,) = self.kernel.by_name[self.last.name].computes
         found = [e for e in reads([c.value]) if e.arg in self.parts]
         if len(found) != 1 or self._is_known_in_the_end(found[0].arg):
@@ -379,34 +381,34 @@ class _Running:
         readers = [n for n in self.kernel.nests if any(r.arg == e.arg for r in n.reads)]
         return (self.kernel.computes[e.arg], e) if len(readers) == 1 else None
 
-    def _mask_what_is_kept(self) -> None:
-        """Keep 0 instead of masking a product, where the end of a loop is left out."""
+    def _mask_stage(self) -> None:
+        """Store 0 instead of masking a product, where the end of a loop is left out."""
         last = self.kernel.by_name[self.last.name]
         (c,) = last.computes
         found = self._operand()
         if found is None or c.value.op is not ExprOp.WHERE or c.value.src[1].op is not ExprOp.MUL:
             return
         condition, product, _ = c.value.src
-        kept, read = found
+        stage, read = found
         other = [s for s in product.src if uncast(s) is not read]
         masked = len(other) == 1 and set(conjuncts(condition)) <= _conditions(other[0])
-        back = {i: r for i, r in zip(read.src, kept.ranges, strict=True) if i.op is ExprOp.RANGE}
+        back = {i: r for i, r in zip(read.src, stage.ranges, strict=True) if i.op is ExprOp.RANGE}
         if not masked or not condition.ranges <= {*back, self.along}:
             return
-        value = select(condition.substitute(back), kept.value, const(0, kept.value.dtype))
-        self._replace(kept.name, value)
+        value = select(condition.substitute(back), stage.value, const(0, stage.value.dtype))
+        self._replace(stage.name, value)
         self._replace(c.name, product)
 
-    def _narrow_what_is_kept(self) -> None:
-        """Keep a narrow float instead of its cast to a wider one."""
+    def _narrow_stage(self) -> None:
+        """Store a narrow float instead of its cast to a wider one."""
         found = self._operand()
         if found is None or found[0].value.op is not ExprOp.CAST:
             return
-        kept, read = found
-        (narrow,) = kept.value.src
-        if narrow.dtype.itemsize >= kept.value.dtype.itemsize:
+        stage, read = found
+        (narrow,) = stage.value.src
+        if narrow.dtype.itemsize >= stage.value.dtype.itemsize:
             return
-        self._replace(kept.name, narrow)
+        self._replace(stage.name, narrow)
         (c,) = self.kernel.by_name[self.last.name].computes
         wide = cast(Expr(ExprOp.READ, narrow.dtype, read.src, read.arg), read.dtype)
         self._replace(c.name, c.value.substitute({read: wide}))
@@ -419,7 +421,7 @@ class _Running:
     # -- afterwards --------------------------------------------------------------------------------
 
     def _read_in_the_end(self) -> Kernel:
-        """Let other nests read the final values of what has run along the loop."""
+        """Let other nests read the final values of what the loop has carried."""
         inside = {self.last.name, *(n.name for n in self.steps)}
         for nest in self.kernel.nests:
             inside |= {nest.name} if nest.at is not None and nest.at[0] in inside else set()
