@@ -34,7 +34,7 @@ def test_it_is_one_node_and_equal_ones_are_the_same() -> None:
     templates = [node for node in toposort([first]) if node.op is LoadOps.TEMPLATE]
     assert len(templates) == 1
     template: Template = templates[0].arg
-    assert len(toposort([template.written_out(x.lazydata)])) > 20
+    assert len(toposort([template.expanded(x.lazydata)])) > 20
 
 
 def test_its_kernels_are_those_of_its_nodes() -> None:
@@ -43,7 +43,7 @@ def test_its_kernels_are_those_of_its_nodes() -> None:
     node = (fft.rfft(x * 2.0) + 1.0).lazydata
     (place,) = [n for n in toposort([node]) if n.op is LoadOps.TEMPLATE]
     template: Template = place.arg
-    written = (Tensor(template.written_out((x * 2.0).lazydata)) + 1.0).lazydata
+    written = (Tensor(template.expanded((x * 2.0).lazydata)) + 1.0).lazydata
 
     def kernels(node: LazyBuffer) -> list[Any]:
         return [item.ast for item in make_schedule([node]).items]
@@ -51,12 +51,12 @@ def test_its_kernels_are_those_of_its_nodes() -> None:
     assert kernels(node) == kernels(written)
 
 
-def test_a_graph_is_written_out_only_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_graph_is_expanded_only_once(monkeypatch: pytest.MonkeyPatch) -> None:
     work = Work(monkeypatch)
     calls = []
-    written_out = Template.written_out
+    expanded = Template.expanded
     monkeypatch.setattr(
-        Template, "written_out", lambda self, x: calls.append(self) or written_out(self, x)
+        Template, "expanded", lambda self, x: calls.append(self) or expanded(self, x)
     )
     for _ in range(4):
         x = points(3, 504)

@@ -22,7 +22,7 @@ from ferrule.fusion.dynamic.lengths import schedule_of_any_length
 from ferrule.fusion.dynamic.offsets import stand_in
 from ferrule.fusion.dynamic.parameters import constants_of, parameters_of
 from ferrule.fusion.dynamic.stand_in import StandIn, nodes_by
-from ferrule.fusion.expansion import written_out
+from ferrule.fusion.expansion import expanded
 from ferrule.fusion.graph import Graph, note_passed
 from ferrule.fusion.hazards import Hazards
 from ferrule.fusion.plans import plan_cache
@@ -116,11 +116,11 @@ def _schedule_of_new(keyed: KeyedGraph) -> Schedule:
     graph = keyed.graph()
     note_passed(graph.passed)
     target = target_of(next(iter(graph.requested)).device)
-    whole = written_out(graph)
+    whole = expanded(graph)
     if whole is None:
         form = GraphForm(graph, target, keyed)
         return _schedule_of(graph, form, target, partial(_remember, keyed, graph))
-    remember = partial(_remember_written_out, keyed, graph, whole)
+    remember = partial(_remember_expanded, keyed, graph, whole)
     form = GraphForm(whole.graph, target)
     return whole.named(_schedule_of(whole.graph, form, target, remember))
 
@@ -197,12 +197,12 @@ def _remember(keyed: KeyedGraph, graph: Graph, key: PlanKey, other: StandIn | No
     _known_graphs[skipped, keyed.key, None] = known
 
 
-def _remember_written_out(
+def _remember_expanded(
     keyed: KeyedGraph, graph: Graph, whole: StandIn, key: PlanKey, other: StandIn | None
 ) -> None:
     """Remember the plan of a graph with templates.
 
-    The plan is that of `whole`, the graph written out, with the numbers of this graph's nodes. A
+    The plan is that of `whole`, the graph expanded, with the numbers of this graph's nodes. A
     stand-in of that is found by way of `whole` each time.
     """
     if other is not None:
@@ -213,7 +213,7 @@ def _remember_written_out(
         for number, node in enumerate(whole.graph.everything)
         if (original := whole.originals.get(node, node)) in places
     }
-    renamed = PlanKey(("written out", config().FERRULE_SKIP, keyed.key, keyed.constants))
+    renamed = PlanKey(("expanded", config().FERRULE_SKIP, keyed.key, keyed.constants))
     _keep(renamed, _plans[key].renumbered(numbers, whole.graph.everything))
     _remember(keyed, graph, renamed, None)
 

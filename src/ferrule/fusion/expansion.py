@@ -1,7 +1,7 @@
-"""The graph that is cut into kernels: some nodes are written out as several.
+"""The graph that is cut into kernels: some nodes are expanded into several.
 
 A graph is built, and its plan found again, with few nodes: a template is one, and so is a long
-reduce. Only what was never planned before is written out.
+reduce. Only what was never planned before is expanded.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from ferrule.ir.lazy import LazyBuffer
 from ferrule.ir.lazyop import LoadOps
 
 
-def written_out(graph: Graph) -> StandIn | None:
-    """The graph with templates and long reduces written out; None where it has neither."""
+def expanded(graph: Graph) -> StandIn | None:
+    """The graph with templates and long reduces expanded; None where it has neither."""
     is_template = [node.op is LoadOps.TEMPLATE for node in graph.everything]
     if not any(is_template) and not any(map(is_long, graph.everything)):
         return None
@@ -24,7 +24,7 @@ def written_out(graph: Graph) -> StandIn | None:
         srcs = tuple([twins.get(source, source) for source in node.srcs])
         if template:
             made: Template = node.arg
-            twin = made.written_out(srcs[0])
+            twin = made.expanded(srcs[0])
             twin.owner = node.owner
         else:
             twin = rebuilt(node, srcs)

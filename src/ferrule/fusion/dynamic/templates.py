@@ -2,7 +2,7 @@
 
 A Fourier transform is 30 to 60 nodes. Building them, and finding the plan of their graph, takes
 longer than the transform of a few thousand points. So a graph has one node for it, and its plan is
-found as fast as any other. Only a graph that was never planned before is written out.
+found as fast as any other. Only a graph that was never planned before is expanded.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class Template:
         """The value of the function, as one node of the graph."""
         return x.template(self, self._result.shape, self._result.dtype)
 
-    def written_out(self, x: LazyBuffer) -> LazyBuffer:
+    def expanded(self, x: LazyBuffer) -> LazyBuffer:
         """The value of the function, as all its nodes."""
         twins = {self._argument: x}
         for node in self._inner:
