@@ -3,6 +3,7 @@
 import builtins
 import collections
 import contextlib
+import cProfile
 import functools
 import importlib
 import io
@@ -401,3 +402,42 @@ def test_the_time_is_that_of_each_call() -> None:
     found = [elapsed(tensor(1)).item() for _ in range(8)]
     assert len(set(found)) == len(found)
     assert not elapsed.jit_cache
+
+
+def test_a_profile_goes_on_after_a_capture() -> None:
+    def after() -> int:
+        return 1
+
+    profile, captured = cProfile.Profile(), TinyJit(lambda x: x * 2)
+    profile.enable()
+    for _ in range(3):
+        captured(tensor(1))
+    after()
+    profile.disable()
+    assert captured.jit_cache
+    assert any([getattr(entry.code, "co_name", "") == "after" for entry in profile.getstats()])
+    events: list[str] = []
+
+    def see(_frame: types.FrameType, event: str, _arg: object) -> None:
+        events.append(event)
+
+    captured.reset()
+    sys.setprofile(see)
+    try:
+        for _ in range(3):
+            captured(tensor(1))
+        assert sys.getprofile() is see
+    finally:
+        sys.setprofile(None)
+    assert events
+
+
+def test_a_proxy_of_what_is_gone_is_an_error_of_the_function_alone() -> None:
+    bag = Bag(k=2.0)
+    held = Bag(proxy=weakref.proxy(bag))
+    f = TinyJit(lambda x, first: x * (held.proxy.k if first else 3.0))
+    assert [f(tensor(1), True).item() for _ in range(3)] == [2.0] * 3
+    del bag
+    assert [f(tensor(1), False).item() for _ in range(3)] == [3.0] * 3
+    with pytest.raises(ReferenceError):
+        f(tensor(1), True)

@@ -21,7 +21,7 @@ from pathlib import Path
 from sysconfig import get_paths
 from threading import get_ident
 from types import BuiltinFunctionType, CodeType, FrameType, MappingProxyType, ModuleType
-from typing import Any, Final, final
+from typing import Any, Final, cast, final
 
 import numpy as np
 
@@ -91,13 +91,13 @@ class Executed:
     def _call_of_c(self, function: Any, frame: FrameType) -> None:
         if not isinstance(function, BuiltinFunctionType):
             return
-        owner: Any = function.__self__
+        owner, kind = function.__self__, _kind_of(function.__self__)
         if owner is None or isinstance(owner, ModuleType):
             module = (function.__module__ or getattr(owner, "__name__", "")).partition(".")
             self.reads_clock |= module[0] in _CLOCKS
             if function.__name__ not in _NOT_PURE and module[0] in _PURE | _CLOCKS:
                 return
-        elif isinstance(owner, _VALUES) or not is_opaque(owner.__class__):
+        elif issubclass(kind, _VALUES) or not is_opaque(kind):
             return
         line = f"{frame.f_code.co_filename}:{frame.f_lineno}"
         self.impure.setdefault(function.__qualname__, line)
@@ -192,6 +192,11 @@ class _Watch:
             whole.uses_package |= call.uses_package
 
 
+def _kind_of(value: object) -> Any:
+    """The type of an object; `value.__class__` may run its own code."""
+    return type(value)
+
+
 @functools.lru_cache(maxsize=1 << 14)
 def _is_trusted(code: CodeType) -> bool:
     return code.co_filename.startswith(_TRUSTED)
@@ -213,7 +218,7 @@ def watching(executed: Executed) -> Iterator[_Watch]:
 
     A profile function that was set before is left out for as long.
     """
-    state, profile = this_thread.state, sys.getprofile()
+    state, profile = this_thread.state, cast("Any", sys.getprofile())
     outer, watch, noted = state.seeing, _Watch(), state.constants
     state.seeing, state.constants = watch.see, watch.constants
     sys.setprofile(watch.see)
@@ -222,7 +227,11 @@ def watching(executed: Executed) -> Iterator[_Watch]:
     finally:
         watch.is_on, state.seeing = False, outer
         executed.constants, state.constants = Counter(watch.constants), noted
-        sys.setprofile(profile)
+        sys.setprofile(None)
+        if hasattr(profile, "enable"):  # cProfile's, which is no function
+            profile.enable()
+        else:
+            sys.setprofile(profile)
         whole = watch.whole()
         executed.add(whole)
         if outer is not None:

@@ -38,7 +38,6 @@ from ferrule.jit.places import (
     defaults,
     global_names,
     imported,
-    is_bystander,
     is_foreign,
     is_opaque,
     is_plain,
@@ -57,8 +56,6 @@ _IN_FIXED_PLACES = (
 _ARRAYS = (np.ndarray, bytearray, memoryview, array)
 _WITH_CODE = (types.FunctionType, types.ModuleType, type)
 """Kinds of values not followed for computed names: they lead to all code of a package."""
-_READ_THEMSELVES = frozenset({"ferrule", "collections"})
-"""Packages whose classes are taken to read all attributes, since their methods are not analysed."""
 _LARGEST_ARRAY = 1 << 20  # bytes: larger arrays take too long to compare before each replay
 
 
@@ -259,10 +256,9 @@ class _Walk:
         self._modules: set[int] = set()
         """The dicts of modules, by `id()`."""
         self._roots = list(roots)
-        self._packages = {_package_of(getattr(root, "func", root)) for root in self._roots}
         seen: dict[int, Any] = {}
         self._stack: list[Any] = list(self._roots)
-        for code, space in executed.codes.items():
+        for code, space in list(executed.codes.items()):  # other threads may add to them
             self._look_into_code(code, space)
         while self._stack:
             value = self._stack.pop()
@@ -274,6 +270,9 @@ class _Walk:
 
     def _look_into(self, value: Any) -> None:
         if is_plain(value) and not type(value).__dictoffset__:
+            return
+        if type(value) in weakref.ProxyTypes:  # who asks it for anything asks another object
+            self._refuse(value)
             return
         if isinstance(value, _ARRAYS):
             self._look_into_array(value)
@@ -390,10 +389,15 @@ class _Walk:
         code = getattr(value, "__code__", None)
         return code in self._executed.entered or code in self._executed.codes
 
+    def _refuse(self, value: object) -> None:
+        """Note an object whose state cannot be compared."""
+        kind = type(value).__name__
+        self.opaque.setdefault(self._keys.get(id(value), kind), kind)
+
     def _look_into_object(self, value: object) -> None:
         kind: Any = type(value)
         if is_opaque(kind):
-            self.opaque.setdefault(self._keys.get(id(value), kind.__name__), kind.__name__)
+            self._refuse(value)
             return
         if kind.__flags__ & MADE_BY_A_STATEMENT:
             get = functools.partial(getattr, _weakly(value), "__class__")
@@ -446,7 +450,9 @@ class _Walk:
 
     def _offer(self, place: Place, child: Any) -> None:
         """Takes an attribute if code seen so far names it; otherwise keeps it for later code."""
-        is_of_object = id(place.holder) not in self._modules and not isinstance(child, _WITH_CODE)
+        is_of_object = id(place.holder) not in self._modules and not issubclass(
+            type(child), _WITH_CODE
+        )
         if (self.names.unknown and is_of_object) or _may_read(self.names, place.key, child):
             self._take(place, child)
         else:
@@ -457,13 +463,17 @@ class _Walk:
         if not place.fixed and place.get() is MISSING:  # the child belongs to the class
             self.numbers.append(_Number(str(place.key), _getter(place)))
             return
-        if isinstance(child, Tensor):
+        if issubclass(type(child), Tensor):
             self.tensors += [] if place.fixed else [place]
             if isinstance(place.holder, type):  # a subclass may later hide it
                 self.steps.append((place, child))
             return
         if not is_plain(child):
-            if not place.fixed and child is not Tensor and not isinstance(child, types.ModuleType):
+            if (
+                not place.fixed
+                and child is not Tensor
+                and not issubclass(type(child), types.ModuleType)
+            ):
                 self.steps.append((place, child))
             if not place.fixed:
                 self._keys.setdefault(id(child), str(place.key))
@@ -472,12 +482,6 @@ class _Walk:
             if not place.fixed:
                 self.numbers.append(_Number(str(place.key), _getter(place)))
             self._stack += [child] if type(child).__dictoffset__ else []
-
-
-def _package_of(value: Any) -> str:
-    """The package that a function, or an object's class, is defined in."""
-    module = getattr(value, "__module__", None)
-    return module.partition(".")[0] if isinstance(module, str) else ""
 
 
 def _weakly(value: Any) -> Any:
@@ -494,7 +498,7 @@ def _is_alive(reference: weakref.ref[Any]) -> bool:
 
 def _reads_itself(kind: type) -> bool:
     """True if a class has methods that are not analysed, which may read any attribute."""
-    return kind.__module__.partition(".")[0] in _READ_THEMSELVES or is_bystander(kind)
+    return kind.__module__.partition(".")[0] == "ferrule"
 
 
 def _sets(value: Any) -> bool:
@@ -506,7 +510,7 @@ def _may_read(names: Names, name: str, value: Any) -> bool:
     """True if code that loads these names may depend on a value with that name."""
     if is_plain(value):  # it cannot be called
         return name in names.read or (value is None and name in names.stored)
-    if isinstance(value, list | dict | set):
+    if issubclass(type(value), list | dict | set):
         return name in names.read or name in names.called
     return name in names.everything()
 

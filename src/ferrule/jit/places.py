@@ -48,7 +48,7 @@ def is_plain(value: Any) -> bool:
     """True if a value is a number, a string, or a tuple of such: these are immutable."""
     if type(value) is tuple:
         return all(map(is_plain, value))
-    return isinstance(value, PLAIN) or value is MISSING
+    return issubclass(type(value), PLAIN) or value is MISSING
 
 
 @final
@@ -274,7 +274,7 @@ def attributes(value: object) -> dict[str, Any]:
 
     The type is checked because some objects make up a value for any name.
     """
-    found = getattr(value, "__dict__", None)
+    found = attribute_of(value, "__dict__")
     return found if isinstance(found, dict) else {}
 
 

@@ -132,6 +132,8 @@ class Reach:
                 continue
             seen[id(value)] = value  # kept until the end, so that no id is used twice
             for place, child in below(value):
+                if type(child) in weakref.ProxyTypes:
+                    continue  # a function that uses it is not captured, see `numbers.py`
                 if isinstance(child, Tensor):
                     self._add(child, place, path)
                 elif isinstance(child, tuple):
