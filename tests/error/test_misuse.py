@@ -231,7 +231,7 @@ CASES: dict[str, list[Case]] = {
         (lambda: nn.LayerNorm(3)(ones(2, 4)), ShapeError, "LayerNorm: expected (..., 3), got"),
         (lambda: nn.EmbeddingBag(3, 4, padding_idx=3), ShapeError, "EmbeddingBag: padding_idx 3"),
         (lambda: nn.MultiheadAttention(5, 2), ShapeError, "embed_dim 5 does not divide into 2"),
-        (lambda: nn.RNN(3, 4, nonlinearity="x"), ValueError, "RNN: nonlinearity is 'x'; it must"),
+        (lambda: nn.RNN(3, 4, nonlinearity="x"), ValueError, "RNN: nonlinearity 'x' is not one"),
         (
             lambda: nn.Linear("a", 2),
             TypeError,
