@@ -106,12 +106,18 @@ def public_members(owner: type) -> Iterator[tuple[str, Any]]:
             yield name, member
 
 
+def class_members(owner: type) -> list[tuple[str, Any]]:
+    """The public members of a class, with those of its bases in the same module."""
+    bases = [base for base in reversed(owner.__mro__) if base.__module__ == owner.__module__]
+    return sorted({name: member for base in bases for name, member in public_members(base)}.items())
+
+
 def entry(name: str, member: Any, level: int) -> str:
     """One name: its signature, what its docstring says, and its methods if it is a class."""
     shown = signature(name, member)
     parts = [f"\n{'#' * level} `{shown}`\n\n{text_of(member)}\n"]
     if inspect.isclass(member) and level == 3:
-        for method, function in public_members(member):
+        for method, function in class_members(member):
             summary = (inspect.getdoc(getattr(function, "__func__", function)) or "").split("\n")[0]
             parts.append(f"\n- `{signature(method, function)}`: {summary}")
         parts.append("\n" if len(parts) > 1 else "")

@@ -85,11 +85,15 @@ def test_a_layer_is_initialised_and_learns() -> None:
             ShapeError,
             "eye_: a matrix is needed, not shape",
         ),
-        (lambda: init.calculate_gain("x"), ValueError, "calculate_gain: 'x' is none of linear"),
+        (
+            lambda: init.calculate_gain("x"),
+            ValueError,
+            "calculate_gain: nonlinearity 'x' is not one of 'linear'",
+        ),
         (
             lambda: init.kaiming_normal_(parameter(3, 3), mode="in"),
             ValueError,
-            "kaiming_normal_: mode is 'in'; it must be 'fan_in' or 'fan_out'",
+            "kaiming_normal_: mode 'in' is not one of 'fan_in', 'fan_out'",
         ),
     ],
 )

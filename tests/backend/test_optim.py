@@ -647,7 +647,7 @@ def test_a_missing_gradient_is_an_error_and_changes_nothing() -> None:
         (lambda: SGD([Tensor([1.0])], lr=-1), "SGD: lr is -1; it must be at least 0"),
         (lambda: SGD([Tensor([1.0])], nesterov=True, momentum=0.9, dampening=0.1), "no dampening"),
         (lambda: Muon([Tensor([1.0])]), r"Muon: parameter 0 has shape \(1,\), and only matrices"),
-        (lambda: Muon([Tensor([[1.0]])], adjust_lr_fn="x"), "adjust_lr_fn is 'x'; it must be"),
+        (lambda: Muon([Tensor([[1.0]])], adjust_lr_fn="x"), "adjust_lr_fn 'x' is not one of"),
         (
             lambda: SGD([{"params": [Tensor([1.0])], "beta": 1}]),
             "SGD: no setting beta; it has lr, momentum",
@@ -866,7 +866,7 @@ def test_misuse_of_lbfgs_is_explained() -> None:
         optimizer.step(lambda: param.square().sum().backward() and None)
     with pytest.raises(OptimizerError, match="it has one group of parameters"):
         optimizer.add_param_group({"params": [Tensor([1.0])]})
-    with pytest.raises(OptimizerError, match="line_search_fn is 'armijo'; it must be 'strong_wol"):
+    with pytest.raises(OptimizerError, match="line_search_fn 'armijo' is not one of 'strong_wol"):
         LBFGS([param], line_search_fn="armijo")
     step = TinyJit(lambda: optimizer.step(lambda: param.square().sum().backward()))
     step()

@@ -292,7 +292,7 @@ def train_once(model: Callable[[Tensor], Tensor], optimizer: nn.optim.Optimizer)
 FORGOTTEN: dict[str, tuple[str, Callable[[], list[Any]]]] = {
     "dropout": ("dropout", lambda: [nn.Linear(6, 4), nn.Dropout(0.5)]),
     "a function": ("dropout", lambda: [nn.Linear(6, 4), lambda x: x.dropout(0.5)]),
-    "channels": ("dropout", lambda: [nn.Linear(6, 4), nn.Dropout1d(0.5)]),
+    "channels": ("dropout1d", lambda: [nn.Linear(6, 4), nn.Dropout1d(0.5)]),
     "alpha": ("alpha_dropout", lambda: [nn.Linear(6, 4), nn.AlphaDropout(0.5)]),
     "batch": ("batch normalisation", lambda: [nn.Linear(6, 4), nn.BatchNorm1d(4)]),
     "batch first": ("batch normalisation", lambda: [nn.BatchNorm1d(6), nn.Linear(6, 4)]),

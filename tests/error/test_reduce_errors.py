@@ -105,7 +105,7 @@ CASES: list[tuple[Callable[[], Any], type[Exception], str]] = [
     (
         lambda: zeros(3).searchsorted(zeros(1), side="middle"),
         ValueError,
-        "[searchsorted] side is 'left' or 'right', not 'middle'",
+        "[searchsorted] side 'middle' is not one of None, 'left', 'right'",
     ),
     (
         lambda: zeros(3).searchsorted(zeros(1), right=True, side="left"),

@@ -48,6 +48,20 @@ def whole(given: object, what: str) -> int:
     raise TypeError(f"{what} is a whole number, not {given!r}{hint}")
 
 
+def one_of(
+    given: object, choices: Iterable[object], what: str, error: type[Exception] = ValueError
+) -> None:
+    """Raises an error, whose message begins with `what`, for what is none of some choices.
+
+    >>> one_of("median", ["sum", "mean"], "[scatter_reduce] reduce")
+    Traceback (most recent call last):
+    ValueError: [scatter_reduce] reduce 'median' is not one of 'sum', 'mean'
+    """
+    known = list(choices)
+    if given not in known:
+        raise error(f"{what} {given!r} is not one of {', '.join(map(repr, known))}")
+
+
 def is_several(given: object) -> TypeGuard[Iterable[Any]]:
     """True if an argument is several numbers: any iterable but text and arrays without axes.
 

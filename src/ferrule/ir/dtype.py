@@ -71,6 +71,11 @@ class DType:
         """The width in bits."""
         return 8 * self.itemsize
 
+    @property
+    def numpy_name(self) -> str:
+        """The name of the scalar type without its module."""
+        return self.numpy_path.rpartition(".")[2].rstrip("_")
+
     def __repr__(self) -> str:
         return f"dtypes.{self.name}"
 
@@ -408,4 +413,4 @@ _aliases: dict[str, DType] = {
     "float": dtypes.float,
     "double": dtypes.double,
 }
-_by_numpy_name = {dtype.numpy_path.rpartition(".")[2].rstrip("_"): dtype for dtype in dtypes.all}
+_by_numpy_name = {dtype.numpy_name: dtype for dtype in dtypes.all}

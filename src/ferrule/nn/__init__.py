@@ -324,20 +324,23 @@ _LAYERS = (
 # What newcomers look for, and what does it here.
 _INSTEAD = {
     "Module": "a model is an object of any class; nn.state.get_parameters(model) finds its tensors",
-    "Parameter": "a Tensor in an attribute is a parameter, unless its requires_grad is False",
     "modules": "layers are in nn: from ferrule.nn import Linear",
-    "parameter": "a Tensor in an attribute is a parameter, unless its requires_grad is False",
     "ParameterList": "a model may have lists of tensors: nn.state looks into them",
     "ParameterDict": "a model may have dicts of tensors: nn.state looks into them",
     "Buffer": "a Tensor with requires_grad=False in an attribute is saved and not trained",
-    "DataParallel": "a model is on one device",
-    "DistributedDataParallel": "a model is on one device",
     "FractionalMaxPool2d": "nn.MaxPool2d and nn.AdaptiveMaxPool2d have regions that are fixed",
     "FractionalMaxPool3d": "nn.MaxPool3d and nn.AdaptiveMaxPool3d have regions that are fixed",
     "SyncBatchNorm": "nn.BatchNorm2d and its like: a model is on one device",
-    "F": "functions are methods of tensors, such as x.relu() and x.cross_entropy(y)",
     "datasets": "arrays of any loader become tensors: Tensor(array)",
-    "functional": "functions are methods of tensors, such as x.relu() and x.cross_entropy(y)",
+    **dict.fromkeys(
+        ("Parameter", "parameter"),
+        "a Tensor in an attribute is a parameter, unless its requires_grad is False",
+    ),
+    **dict.fromkeys(("DataParallel", "DistributedDataParallel"), "a model is on one device"),
+    **dict.fromkeys(
+        ("F", "functional"),
+        "functions are methods of tensors, such as x.relu() and x.cross_entropy(y)",
+    ),
 }
 
 

@@ -13,6 +13,7 @@ from ferrule.nn.shown import Shown
 from ferrule.tensor import Tensor
 from ferrule.tensor.checked import checks_arguments
 from ferrule.tensor.data import DTypeLike
+from ferrule.tensor.network.attention import attention_scores, attention_weights
 
 
 @final
@@ -231,11 +232,6 @@ def _additive(mask: Tensor, dtype: DType) -> Tensor:
 
 def _weights(query: Tensor, key: Tensor, mask: Tensor | None) -> Tensor:
     """The weights of attention, (N, heads, L, S)."""
-    scores = query.matmul(key.transpose(-1, -2)) * (1 / sqrt(query.shape[-1]))
-    if mask is None:
-        return scores.softmax(-1)
-    if mask.dtype is not dtypes.bool:
-        return (scores + mask).softmax(-1)
-    # A finite number: a row without any position would be all NaN.
-    low = -65504.0 if scores.dtype is dtypes.float16 else -3e38
-    return mask.where(mask.where(scores, low).softmax(-1), 0.0)
+    scores = attention_scores(query._read(), key._read(), 1 / sqrt(query.shape[-1]))
+    wide = None if mask is None else mask.expand(*scores.shape)._read()
+    return query._wrap(attention_weights(scores, wide, False).cast(query.dtype))

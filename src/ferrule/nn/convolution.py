@@ -4,16 +4,17 @@ from __future__ import annotations
 
 from abc import ABC
 from collections.abc import Sequence
-from typing import Any, ClassVar, TypeAlias, final
+from typing import Any, ClassVar, final
 
+from ferrule.base.calls import one_of
 from ferrule.ir.shape.view import ShapeError
-from ferrule.nn.parameters import check_counts, check_sizes, each_axis, filter_weights
+from ferrule.nn.parameters import check_counts, check_sizes, filter_weights
 from ferrule.nn.shown import Shown
 from ferrule.tensor import Tensor
 from ferrule.tensor.checked import checks_arguments
 from ferrule.tensor.data import DTypeLike
-
-Sizes: TypeAlias = int | Sequence[int]
+from ferrule.tensor.network.convolution import conv_paddings
+from ferrule.tensor.network.windows import Sizes, each
 
 _MODES = ("zeros", "reflect", "replicate", "circular")
 
@@ -25,7 +26,13 @@ class _Filters(Shown, ABC):
     """How many spatial axes there are."""
 
     def __init__(
-        self, in_channels: int, out_channels: int, kernel: Sizes, stride: Sizes, dilation: Sizes
+        self,
+        in_channels: int,
+        out_channels: int,
+        kernel: Sizes,
+        stride: Sizes,
+        dilation: Sizes,
+        groups: int,
     ) -> None:
         check_sizes(self, in_channels=in_channels, out_channels=out_channels)
         self.in_channels = in_channels
@@ -35,22 +42,20 @@ class _Filters(Shown, ABC):
         self.dilation = self._each("dilation", dilation)
         for size in (*self.kernel_size, *self.stride, *self.dilation):
             check_counts(self, **{"each of kernel_size, stride and dilation": size})
+        check_counts(self, groups=groups)
+        if in_channels % groups or out_channels % groups:
+            raise ShapeError(
+                f"{self._name}: {in_channels} and {out_channels} channels do not divide into"
+                f" {groups} groups"
+            )
+        self.groups = groups
 
     @property
     def _name(self) -> str:
         return type(self).__name__
 
     def _each(self, setting: str, value: Sizes) -> tuple[int, ...]:
-        return each_axis(f"{self._name}: {setting}", value, self.axes)
-
-    def _check_groups(self, groups: int) -> int:
-        check_counts(self, groups=groups)
-        if self.in_channels % groups or self.out_channels % groups:
-            raise ShapeError(
-                f"{self._name}: {self.in_channels} and {self.out_channels} channels do not divide"
-                f" into {groups} groups"
-            )
-        return groups
+        return each(value, self.axes, f"{self._name}: {setting}")
 
 
 class _Convolution(_Filters):
@@ -75,52 +80,31 @@ class _Convolution(_Filters):
         dtype: DTypeLike | None = None,
         device: str | None = None,
     ) -> None:
-        super().__init__(in_channels, out_channels, kernel_size, stride, dilation)
-        self.groups = self._check_groups(groups)
-        self.padding_mode = self._check_mode(padding_mode)
+        super().__init__(in_channels, out_channels, kernel_size, stride, dilation, groups)
+        one_of(padding_mode, _MODES, f"{self._name}: padding_mode")
+        self.padding_mode = padding_mode
         self.padding = padding if isinstance(padding, str) else self._each("padding", padding)
-        self._pads = self._paddings(padding)
+        given = (self.kernel_size, self.stride, self.dilation)
+        # As `pad` takes them: from the last axis on.
+        pads = reversed(conv_paddings(self.padding, *given, self._name))
+        self._pads = [amount for pair in pads for amount in pair]
         shape = (out_channels, in_channels // groups, *self.kernel_size)
         self.weight, self.bias = filter_weights(shape, out_channels, bias, dtype, device)
-
-    def _check_mode(self, mode: str) -> str:
-        if mode not in _MODES:
-            raise ValueError(
-                f"{self._name}: padding_mode is {mode!r}; it must be one of {', '.join(_MODES)}"
-            )
-        return mode
-
-    def _paddings(self, padding: Sizes | str) -> tuple[tuple[int, int], ...]:
-        """(before, after) for each axis."""
-        if not isinstance(padding, str):
-            return tuple((amount, amount) for amount in self._each("padding", padding))
-        if padding == "valid":
-            return ((0, 0),) * self.axes
-        if padding != "same":
-            raise ValueError(
-                f"{self._name}: padding is {padding!r}; it must be numbers, 'same' or 'valid'"
-            )
-        if any(step != 1 for step in self.stride):
-            raise ValueError(f"{self._name}: padding 'same' needs a stride of 1, not {self.stride}")
-        spans = zip(self.dilation, self.kernel_size, strict=True)
-        reaches = [dilation * (size - 1) for dilation, size in spans]
-        return tuple((reach // 2, reach - reach // 2) for reach in reaches)
 
     @checks_arguments
     def __call__(self, x: Tensor) -> Tensor:
         """The layer applied to `x`."""
-        # As `pad` takes them: from the last axis on.
-        amounts = [amount for pair in reversed(self._pads) for amount in pair]
-        if self.padding_mode != "zeros" and any(amounts):
-            x = x.pad(amounts, mode=self.padding_mode)
-            amounts = [0] * len(amounts)
+        pads: Sizes = self._pads
+        if self.padding_mode != "zeros" and any(self._pads):
+            x = x.pad(self._pads, mode=self.padding_mode)
+            pads = 0
         return x.conv2d(
             self.weight,
             self.bias,
             groups=self.groups,
             stride=self.stride,
             dilation=self.dilation,
-            padding=amounts,
+            padding=pads,
         )
 
 
@@ -199,8 +183,7 @@ class _Transposed(_Filters):
         dtype: DTypeLike | None = None,
         device: str | None = None,
     ) -> None:
-        super().__init__(in_channels, out_channels, kernel_size, stride, dilation)
-        self.groups = self._check_groups(groups)
+        super().__init__(in_channels, out_channels, kernel_size, stride, dilation, groups)
         self.padding = self._each("padding", padding)
         self.output_padding = self._each("output_padding", output_padding)
         shape = (in_channels, out_channels // groups, *self.kernel_size)

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from math import erf, prod, sqrt
 from typing import TYPE_CHECKING, Any, Final, NoReturn
 
+from ferrule.base.calls import one_of
 from ferrule.base.helpers import no_attribute
 from ferrule.ir.shape.view import ShapeError
 from ferrule.tensor import Tensor
@@ -52,9 +53,7 @@ def calculate_gain(nonlinearity: str, param: float | None = None) -> float:
     """
     if nonlinearity == "leaky_relu":
         return sqrt(2 / (1 + (0.01 if param is None else param) ** 2))
-    if nonlinearity not in _GAINS:
-        known = ", ".join([*_GAINS, "leaky_relu"])
-        raise ValueError(f"calculate_gain: {nonlinearity!r} is none of {known}")
+    one_of(nonlinearity, [*_GAINS, "leaky_relu"], "calculate_gain: nonlinearity")
     return _GAINS[nonlinearity]
 
 
@@ -236,8 +235,7 @@ def kaiming_normal_(
 
 
 def _kaiming_std(tensor: Tensor, a: float, mode: str, nonlinearity: str, what: str) -> float:
-    if mode not in ("fan_in", "fan_out"):
-        raise ValueError(f"{what}: mode is {mode!r}; it must be 'fan_in' or 'fan_out'")
+    one_of(mode, ("fan_in", "fan_out"), f"{what}: mode")
     fan = _fans(tensor, what)[mode == "fan_out"]
     return calculate_gain(nonlinearity, a) / sqrt(fan)
 

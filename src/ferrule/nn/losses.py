@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TypeAlias, final
 
-from ferrule.nn.functions import comparison, criterion
+from ferrule.nn.functions import layer
 from ferrule.nn.shown import Shown
 from ferrule.tensor import Tensor
 from ferrule.tensor.checked import checks_arguments
@@ -17,16 +17,13 @@ from ferrule.tensor.checked import checks_arguments
 Lengths: TypeAlias = Sequence[int] | int | Tensor
 
 
-@criterion
+@layer(Tensor.cross_entropy)
 def CrossEntropyLoss(
-    scores: Tensor,
-    target: Tensor,
-    /,
     weight: Tensor | None = None,
     ignore_index: int = -100,
     reduction: str = "mean",
     label_smoothing: float = 0.0,
-) -> Tensor:
+) -> None:
     """The mean of -log softmax(scores)[target], of scores (N, C, ...).
 
     `target` holds class indices (N, ...), or probabilities (N, C, ...). Indices equal to
@@ -39,60 +36,44 @@ def CrossEntropyLoss(
     >>> CrossEntropyLoss()(Tensor([[100.0, 0.0]]), Tensor([1])).item()
     100.0
     """
-    return scores.cross_entropy(target, reduction, label_smoothing, ignore_index, weight)
 
 
-@criterion
+@layer(Tensor.nll_loss)
 def NLLLoss(
-    scores: Tensor,
-    target: Tensor,
-    /,
-    weight: Tensor | None = None,
-    ignore_index: int = -100,
-    reduction: str = "mean",
-) -> Tensor:
+    weight: Tensor | None = None, ignore_index: int = -100, reduction: str = "mean"
+) -> None:
     """The negative log-probability (N, C, ...) of class indices (N, ...).
 
     >>> from ferrule import Tensor, nn
     >>> nn.NLLLoss()(Tensor([[-0.5, -1.0]]), Tensor([1])).item()
     1.0
     """
-    return scores.nll_loss(target, weight, ignore_index, reduction)
 
 
-@criterion
-def BCELoss(
-    x: Tensor, target: Tensor, /, weight: Tensor | None = None, reduction: str = "mean"
-) -> Tensor:
+@layer(Tensor.binary_cross_entropy)
+def BCELoss(weight: Tensor | None = None, reduction: str = "mean") -> None:
     """Binary cross entropy of probabilities.
 
     >>> from ferrule import Tensor, nn
     >>> round(nn.BCELoss()(Tensor([0.5]), Tensor([1.0])).item(), 4)
     0.6931
     """
-    return x.binary_cross_entropy(target, weight, reduction)
 
 
-@criterion
+@layer(Tensor.binary_cross_entropy_with_logits)
 def BCEWithLogitsLoss(
-    x: Tensor,
-    target: Tensor,
-    /,
-    weight: Tensor | None = None,
-    reduction: str = "mean",
-    pos_weight: Tensor | None = None,
-) -> Tensor:
+    weight: Tensor | None = None, reduction: str = "mean", pos_weight: Tensor | None = None
+) -> None:
     """Binary cross entropy of sigmoid(x), without overflow.
 
     >>> from ferrule import Tensor, nn
     >>> round(nn.BCEWithLogitsLoss()(Tensor([0.0]), Tensor([1.0])).item(), 4)
     0.6931
     """
-    return x.binary_cross_entropy_with_logits(target, weight, reduction, pos_weight)
 
 
-@criterion
-def MSELoss(x: Tensor, target: Tensor, /, reduction: str = "mean") -> Tensor:
+@layer(Tensor.mse_loss)
+def MSELoss(reduction: str = "mean") -> None:
     """The squared difference.
 
     >>> from ferrule import Tensor
@@ -100,110 +81,84 @@ def MSELoss(x: Tensor, target: Tensor, /, reduction: str = "mean") -> Tensor:
     >>> MSELoss(reduction="sum")(Tensor([1.0, 2.0]), Tensor([3.0, 2.0])).item()
     4.0
     """
-    return x.mse_loss(target, reduction)
 
 
-@criterion
-def L1Loss(x: Tensor, target: Tensor, /, reduction: str = "mean") -> Tensor:
+@layer(Tensor.l1_loss)
+def L1Loss(reduction: str = "mean") -> None:
     """The size of the difference.
 
     >>> from ferrule import Tensor, nn
     >>> nn.L1Loss()(Tensor([1.0, 4.0]), Tensor([2.0, 1.0])).item()
     2.0
     """
-    return x.l1_loss(target, reduction)
 
 
-@criterion
-def SmoothL1Loss(
-    x: Tensor, target: Tensor, /, reduction: str = "mean", beta: float = 1.0
-) -> Tensor:
+@layer(Tensor.smooth_l1_loss)
+def SmoothL1Loss(reduction: str = "mean", beta: float = 1.0) -> None:
     """The size of the difference, squared below `beta`.
 
     >>> from ferrule import Tensor, nn
     >>> nn.SmoothL1Loss()(Tensor([0.0]), Tensor([3.0])).item()
     2.5
     """
-    return x.smooth_l1_loss(target, reduction, beta)
 
 
-@criterion
-def HuberLoss(x: Tensor, target: Tensor, /, reduction: str = "mean", delta: float = 1.0) -> Tensor:
+@layer(Tensor.huber_loss)
+def HuberLoss(reduction: str = "mean", delta: float = 1.0) -> None:
     """Half the squared difference, continued as a straight line beyond `delta`.
 
     >>> from ferrule import Tensor, nn
     >>> nn.HuberLoss(delta=2.0)(Tensor([0.0]), Tensor([3.0])).item()
     4.0
     """
-    return x.huber_loss(target, reduction, delta)
 
 
-@criterion
-def KLDivLoss(
-    x: Tensor, target: Tensor, /, reduction: str = "mean", log_target: bool = False
-) -> Tensor:
+@layer(Tensor.kl_div)
+def KLDivLoss(reduction: str = "mean", log_target: bool = False) -> None:
     """The divergence of log-probabilities from a target.
 
     >>> from ferrule import Tensor, nn
     >>> nn.KLDivLoss("sum")(Tensor([0.0]), Tensor([1.0])).item()
     0.0
     """
-    return x.kl_div(target, reduction, log_target)
 
 
-@criterion
+@layer(Tensor.poisson_nll_loss)
 def PoissonNLLLoss(
-    x: Tensor,
-    target: Tensor,
-    /,
-    log_input: bool = True,
-    full: bool = False,
-    eps: float = 1e-8,
-    reduction: str = "mean",
-) -> Tensor:
+    log_input: bool = True, full: bool = False, eps: float = 1e-8, reduction: str = "mean"
+) -> None:
     """The negative log-likelihood of counts.
 
     >>> from ferrule import Tensor, nn
     >>> nn.PoissonNLLLoss()(Tensor([0.0]), Tensor([2.0])).item()
     1.0
     """
-    return x.poisson_nll_loss(target, log_input, full, eps, reduction)
 
 
-@criterion
-def SoftMarginLoss(x: Tensor, target: Tensor, /, reduction: str = "mean") -> Tensor:
+@layer(Tensor.soft_margin_loss)
+def SoftMarginLoss(reduction: str = "mean") -> None:
     """log(1 + e**(-target * x)) for targets 1 and -1.
 
     >>> from ferrule import Tensor, nn
     >>> round(nn.SoftMarginLoss()(Tensor([0.0]), Tensor([1.0])).item(), 4)
     0.6931
     """
-    return x.soft_margin_loss(target, reduction)
 
 
-@criterion
-def HingeEmbeddingLoss(
-    x: Tensor, target: Tensor, /, margin: float = 1.0, reduction: str = "mean"
-) -> Tensor:
+@layer(Tensor.hinge_embedding_loss)
+def HingeEmbeddingLoss(margin: float = 1.0, reduction: str = "mean") -> None:
     """x for a target of 1, and max(0, margin - x) for a target of -1.
 
     >>> from ferrule import Tensor, nn
     >>> nn.HingeEmbeddingLoss()(Tensor([0.25]), Tensor([-1.0])).item()
     0.75
     """
-    return x.hinge_embedding_loss(target, margin, reduction)
 
 
-@criterion
+@layer(Tensor.multi_margin_loss)
 def MultiMarginLoss(
-    x: Tensor,
-    target: Tensor,
-    /,
-    p: int = 1,
-    margin: float = 1.0,
-    weight: Tensor | None = None,
-    reduction: str = "mean",
-) -> Tensor:
+    p: int = 1, margin: float = 1.0, weight: Tensor | None = None, reduction: str = "mean"
+) -> None:
     """max(0, margin - x[target] + x[other]) ** p, the sum over other classes divided by C.
 
     `x` are scores (N, C), `target` class indices (N,).
@@ -212,142 +167,107 @@ def MultiMarginLoss(
     >>> nn.MultiMarginLoss()(Tensor([[3.0, 2.5]]), Tensor([0])).item()
     0.25
     """
-    return x.multi_margin_loss(target, p, margin, weight, reduction)
 
 
-@criterion
-def MultiLabelMarginLoss(x: Tensor, target: Tensor, /, reduction: str = "mean") -> Tensor:
+@layer(Tensor.multilabel_margin_loss)
+def MultiLabelMarginLoss(reduction: str = "mean") -> None:
     """`MultiMarginLoss` for several classes, whose indices end with -1.
 
     >>> from ferrule import Tensor, nn
     >>> nn.MultiLabelMarginLoss()(Tensor([[1.0, 0.5]]), Tensor([[0, -1]])).item()
     0.25
     """
-    return x.multilabel_margin_loss(target, reduction)
 
 
-@criterion
-def MultiLabelSoftMarginLoss(
-    x: Tensor, target: Tensor, /, weight: Tensor | None = None, reduction: str = "mean"
-) -> Tensor:
+@layer(Tensor.multilabel_soft_margin_loss)
+def MultiLabelSoftMarginLoss(weight: Tensor | None = None, reduction: str = "mean") -> None:
     """Binary cross entropy of sigmoid(x), the mean over classes.
 
     >>> from ferrule import Tensor, nn
     >>> round(nn.MultiLabelSoftMarginLoss()(Tensor([[0.0]]), Tensor([[1.0]])).item(), 4)
     0.6931
     """
-    return x.multilabel_soft_margin_loss(target, weight, reduction)
 
 
-@criterion
-def CosineSimilarity(x1: Tensor, x2: Tensor, /, dim: int = 1, eps: float = 1e-8) -> Tensor:
+@layer(Tensor.cosine_similarity)
+def CosineSimilarity(dim: int = 1, eps: float = 1e-8) -> None:
     """The cosine of the angle between vectors along an axis.
 
     >>> from ferrule import Tensor, nn
     >>> nn.CosineSimilarity()(Tensor([[3.0, 4.0]]), Tensor([[4.0, -3.0]])).tolist()
     [0.0]
     """
-    return x1.cosine_similarity(x2, dim, eps)
 
 
-@criterion
-def PairwiseDistance(
-    x1: Tensor, x2: Tensor, /, p: float = 2.0, eps: float = 1e-6, keepdim: bool = False
-) -> Tensor:
+@layer(Tensor.pairwise_distance)
+def PairwiseDistance(p: float = 2.0, eps: float = 1e-6, keepdim: bool = False) -> None:
     """The norm of the difference along the last axis.
 
     >>> from ferrule import Tensor, nn
     >>> round(nn.PairwiseDistance()(Tensor([[3.0, 4.0]]), Tensor([[0.0, 0.0]])).item(), 4)
     5.0
     """
-    return x1.pairwise_distance(x2, p, eps, keepdim)
 
 
-@comparison
-def CosineEmbeddingLoss(
-    x1: Tensor, x2: Tensor, target: Tensor, /, margin: float = 0.0, reduction: str = "mean"
-) -> Tensor:
+@layer(Tensor.cosine_embedding_loss)
+def CosineEmbeddingLoss(margin: float = 0.0, reduction: str = "mean") -> None:
     """1 - cosine for a target of 1, and max(0, cosine - margin) for a target of -1.
 
     >>> from ferrule import Tensor, nn
     >>> nn.CosineEmbeddingLoss()(Tensor([[3.0, 4.0]]), Tensor([[4.0, -3.0]]), Tensor([1])).item()
     1.0
     """
-    return x1.cosine_embedding_loss(x2, target, margin, reduction)
 
 
-@comparison
-def MarginRankingLoss(
-    x1: Tensor, x2: Tensor, target: Tensor, /, margin: float = 0.0, reduction: str = "mean"
-) -> Tensor:
+@layer(Tensor.margin_ranking_loss)
+def MarginRankingLoss(margin: float = 0.0, reduction: str = "mean") -> None:
     """max(0, margin - target * (x1 - x2)), for targets 1 (x1 ranks higher) and -1.
 
     >>> from ferrule import Tensor, nn
     >>> nn.MarginRankingLoss()(Tensor([1.0]), Tensor([3.0]), Tensor([1.0])).item()
     2.0
     """
-    return x1.margin_ranking_loss(x2, target, margin, reduction)
 
 
-@comparison
+@layer(Tensor.triplet_margin_loss)
 def TripletMarginLoss(
-    anchor: Tensor,
-    positive: Tensor,
-    negative: Tensor,
-    /,
     margin: float = 1.0,
     p: float = 2.0,
     eps: float = 1e-6,
     swap: bool = False,
     reduction: str = "mean",
-) -> Tensor:
+) -> None:
     """max(0, distance to `positive` - distance to `negative` + margin).
 
     >>> from ferrule import Tensor, nn
     >>> nn.TripletMarginLoss()(Tensor([[0.0]]), Tensor([[2.0]]), Tensor([[2.0]])).item()
     1.0
     """
-    return anchor.triplet_margin_loss(positive, negative, margin, p, eps, swap, reduction)
 
 
-@comparison
+@layer(Tensor.triplet_margin_with_distance_loss)
 def TripletMarginWithDistanceLoss(
-    anchor: Tensor,
-    positive: Tensor,
-    negative: Tensor,
-    /,
     distance_function: Callable[[Tensor, Tensor], Tensor] | None = None,
     margin: float = 1.0,
     swap: bool = False,
     reduction: str = "mean",
-) -> Tensor:
+) -> None:
     """`TripletMarginLoss` with a distance of one's own; Euclid's unless given.
 
     >>> from ferrule import Tensor, nn
     >>> nn.TripletMarginWithDistanceLoss()(Tensor([[0.0]]), Tensor([[2.0]]), Tensor([[2.0]])).item()
     1.0
     """
-    given = (distance_function, margin, swap, reduction)
-    return anchor.triplet_margin_with_distance_loss(positive, negative, *given)
 
 
-@comparison
-def GaussianNLLLoss(
-    x: Tensor,
-    target: Tensor,
-    var: Tensor,
-    /,
-    full: bool = False,
-    eps: float = 1e-6,
-    reduction: str = "mean",
-) -> Tensor:
+@layer(Tensor.gaussian_nll_loss)
+def GaussianNLLLoss(full: bool = False, eps: float = 1e-6, reduction: str = "mean") -> None:
     """The negative log-likelihood of normal numbers of mean x and variance `var`.
 
     >>> from ferrule import Tensor, nn
     >>> nn.GaussianNLLLoss()(Tensor([1.0]), Tensor([3.0]), Tensor([1.0])).item()
     2.0
     """
-    return x.gaussian_nll_loss(target, var, full, eps, reduction)
 
 
 @final

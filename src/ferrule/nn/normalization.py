@@ -328,14 +328,11 @@ class RMSNorm(Shown):
         return (out if self.weight is None else out * self.weight).cast(x.dtype)
 
 
-@layer
-def LocalResponseNorm(
-    x: Tensor, /, size: int, alpha: float = 1e-4, beta: float = 0.75, k: float = 1.0
-) -> Tensor:
+@layer(Tensor.local_response_norm)
+def LocalResponseNorm(size: int, alpha: float = 1e-4, beta: float = 0.75, k: float = 1.0) -> None:
     """Each element over (k + alpha * mean square of `size` neighbouring channels) ** beta.
 
     >>> from ferrule import Tensor, nn
     >>> nn.LocalResponseNorm(2)(Tensor.ones(1, 4, 3)).shape
     (1, 4, 3)
     """
-    return x.local_response_norm(size, alpha, beta, k)

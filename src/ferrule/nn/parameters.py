@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from math import prod, sqrt
 from numbers import Real
 
 import numpy as np
 
-from ferrule.base.calls import is_several, whole
+from ferrule.base.calls import whole
 from ferrule.ir.dtype import dtypes
 from ferrule.ir.shape.view import ShapeError
 from ferrule.tensor import Tensor
@@ -86,18 +85,6 @@ def statistic(
 ) -> Tensor:
     """A tensor that is saved with the parameters, and that optimisers leave alone."""
     return _filled(shape, value, dtype, device).requires_grad_(False)
-
-
-def each_axis(name: str, value: int | Sequence[int], count: int) -> tuple[int, ...]:
-    """One number for each spatial axis."""
-    if is_several(value):
-        numbers = tuple([whole(number, name) for number in value])
-    else:
-        numbers = (whole(value, name),) * count
-    if len(numbers) != count:
-        wanted = {1: "one", 2: "two", 3: "three"}[count]
-        raise ShapeError(f"{name}: expected an int or {wanted}, got {value!r}")
-    return numbers
 
 
 def filter_weights(

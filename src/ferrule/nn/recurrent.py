@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from typing import ClassVar, TypeAlias, final
 
+from ferrule.autograd import Shape
+from ferrule.base.calls import one_of
 from ferrule.ir.shape.view import ShapeError
-from ferrule.nn.parameters import check_chance, check_sizes, inverse_root, uniform
+from ferrule.nn.parameters import check_chance, check_counts, check_sizes, inverse_root, uniform
 from ferrule.nn.shown import Shown
 from ferrule.tensor import Tensor
 from ferrule.tensor.checked import checks_arguments
@@ -16,40 +19,6 @@ States: TypeAlias = tuple[Tensor, ...]
 """The hidden state, and for an LSTM the cell's too: each (N, hidden_size)."""
 
 
-# One step, from the input and the hidden state times their matrices.
-
-
-def _simple(nonlinearity: str, given: Tensor, kept: Tensor, states: States) -> States:
-    total = given + kept
-    return (total.relu() if nonlinearity == "relu" else total.tanh(),)
-
-
-def _lstm(given: Tensor, kept: Tensor, states: States) -> States:
-    """Hochreiter and Schmidhuber, "Long Short-Term Memory" (1997), with forget gates."""
-    write, forget, fresh, show = (given + kept).chunk(4, -1)
-    cell = forget.sigmoid() * states[1] + write.sigmoid() * fresh.tanh()
-    return show.sigmoid() * cell.tanh(), cell
-
-
-def _gru(given: Tensor, kept: Tensor, states: States) -> States:
-    """Cho and others, "Learning Phrase Representations using RNN Encoder-Decoder" (2014).
-
-    As in PyTorch, the reset gate acts after the product with the matrix.
-    """
-    reset_given, update_given, fresh_given = given.chunk(3, -1)
-    reset_kept, update_kept, fresh_kept = kept.chunk(3, -1)
-    reset = (reset_given + reset_kept).sigmoid()
-    update = (update_given + update_kept).sigmoid()
-    fresh = (fresh_given + reset * fresh_kept).tanh()
-    return (fresh + update * (states[0] - fresh),)
-
-
-def _check_nonlinearity(name: str, nonlinearity: str) -> str:
-    if nonlinearity not in ("tanh", "relu"):
-        raise ValueError(f"{name}: nonlinearity is {nonlinearity!r}; it must be 'tanh' or 'relu'")
-    return nonlinearity
-
-
 class _Steps(Shown, ABC):
     """The base of all recurrent steps: the number of gates, and the next states from them."""
 
@@ -57,9 +26,69 @@ class _Steps(Shown, ABC):
     """The number of gates: matrices have that many times `hidden_size` rows."""
     states: ClassVar[int] = 1
 
+    @property
+    def _name(self) -> str:
+        return type(self).__name__
+
     @abstractmethod
     def _step(self, given: Tensor, kept: Tensor, states: States) -> States:
-        """The next states."""
+        """The next states, from the input and the hidden state times their matrices."""
+
+    def _first(self, x: Tensor, states: States | None, wanted: Sequence[Shape]) -> States:
+        """The given states, which are to have some shapes; zeros unless given."""
+        if states is None:
+            return tuple(Tensor.zeros(*shape, dtype=x.dtype, device=x.device) for shape in wanted)
+        given = [tuple(state.shape) for state in states]
+        if given != wanted:
+            raise ShapeError(
+                f"{self._name}: states of shape {', '.join(map(str, given))} do not fit; for an"
+                f" input of {tuple(x.shape)} they are {', '.join(map(str, wanted))}"
+            )
+        return states
+
+
+class _Simple(_Steps):
+    """One gate: the new state."""
+
+    gates = 1
+    nonlinearity: str
+
+    def _choose(self, nonlinearity: str) -> None:
+        one_of(nonlinearity, ("tanh", "relu"), f"{self._name}: nonlinearity")
+        self.nonlinearity = nonlinearity
+
+    def _step(self, given: Tensor, kept: Tensor, states: States) -> States:
+        total = given + kept
+        return (total.relu() if self.nonlinearity == "relu" else total.tanh(),)
+
+
+class _LongShortTerm(_Steps):
+    """Hochreiter and Schmidhuber, "Long Short-Term Memory" (1997), with forget gates."""
+
+    gates = 4
+    states = 2
+
+    def _step(self, given: Tensor, kept: Tensor, states: States) -> States:
+        write, forget, fresh, show = (given + kept).chunk(4, -1)
+        cell = forget.sigmoid() * states[1] + write.sigmoid() * fresh.tanh()
+        return show.sigmoid() * cell.tanh(), cell
+
+
+class _Gated(_Steps):
+    """Cho and others, "Learning Phrase Representations using RNN Encoder-Decoder" (2014).
+
+    As in PyTorch, the reset gate acts after the product with the matrix.
+    """
+
+    gates = 3
+
+    def _step(self, given: Tensor, kept: Tensor, states: States) -> States:
+        reset_given, update_given, fresh_given = given.chunk(3, -1)
+        reset_kept, update_kept, fresh_kept = kept.chunk(3, -1)
+        reset = (reset_given + reset_kept).sigmoid()
+        update = (update_given + update_kept).sigmoid()
+        fresh = (fresh_given + reset * fresh_kept).tanh()
+        return (fresh + update * (states[0] - fresh),)
 
 
 # One step
@@ -75,9 +104,10 @@ class _Cell(_Steps):
         self,
         input_size: int,
         hidden_size: int,
-        bias: bool,
-        dtype: DTypeLike | None,
-        device: str | None,
+        bias: bool = True,
+        *,
+        dtype: DTypeLike | None = None,
+        device: str | None = None,
     ) -> None:
         check_sizes(self, input_size=input_size, hidden_size=hidden_size)
         self.input_size = input_size
@@ -92,26 +122,27 @@ class _Cell(_Steps):
     def _next(self, x: Tensor, states: States | None) -> States:
         if x.ndim not in (1, 2) or x.shape[-1] != self.input_size:
             raise ShapeError(
-                f"{type(self).__name__}: expected (N, {self.input_size}) or ({self.input_size},),"
+                f"{self._name}: expected (N, {self.input_size}) or ({self.input_size},),"
                 f" got {tuple(x.shape)}"
             )
-        wanted = (*x.shape[:-1], self.hidden_size)
-        if states is None:
-            zeros = Tensor.zeros(*wanted, dtype=x.dtype, device=x.device)
-            states = (zeros,) * self.states
-        shapes = [tuple(state.shape) for state in states]
-        if shapes != [wanted] * self.states:
-            raise ShapeError(
-                f"{type(self).__name__}: states of shape {', '.join(map(str, shapes))} do not fit; "
-                f"there are {self.states} of {wanted} for an input of {tuple(x.shape)}"
-            )
+        wanted = [(*x.shape[:-1], self.hidden_size)] * self.states
+        states = self._first(x, states, wanted)
         given = x.linear(self.weight_ih.transpose(), self.bias_ih)
         kept = states[0].linear(self.weight_hh.transpose(), self.bias_hh)
         return self._step(given, kept, states)
 
 
+class _OneStateCell(_Cell):
+    """A cell whose only state is the hidden one."""
+
+    @checks_arguments
+    def __call__(self, x: Tensor, hx: Tensor | None = None) -> Tensor:
+        """The state after `x`."""
+        return self._next(x, None if hx is None else (hx,))[0]
+
+
 @final
-class RNNCell(_Cell):
+class RNNCell(_Simple, _OneStateCell):
     """One step of `RNN`: (N, input_size), and (N, hidden_size) or zeros, to (N, hidden_size).
 
     Raises `ShapeError` for an input or a state of other sizes.
@@ -121,8 +152,6 @@ class RNNCell(_Cell):
     >>> RNNCell(3, 4)(Tensor.ones(2, 3)).shape
     (2, 4)
     """
-
-    gates = 1
 
     def __init__(
         self,
@@ -134,20 +163,12 @@ class RNNCell(_Cell):
         dtype: DTypeLike | None = None,
         device: str | None = None,
     ) -> None:
-        self.nonlinearity = _check_nonlinearity("RNNCell", nonlinearity)
-        super().__init__(input_size, hidden_size, bias, dtype, device)
-
-    def _step(self, given: Tensor, kept: Tensor, states: States) -> States:
-        return _simple(self.nonlinearity, given, kept, states)
-
-    @checks_arguments
-    def __call__(self, x: Tensor, hx: Tensor | None = None) -> Tensor:
-        """The state after `x`."""
-        return self._next(x, None if hx is None else (hx,))[0]
+        self._choose(nonlinearity)
+        super().__init__(input_size, hidden_size, bias, dtype=dtype, device=device)
 
 
 @final
-class LSTMCell(_Cell):
+class LSTMCell(_LongShortTerm, _Cell):
     """One step of `LSTM`: (N, input_size), and two states or zeros, to two states.
 
     Raises `ShapeError` for an input or states of other sizes.
@@ -159,23 +180,6 @@ class LSTMCell(_Cell):
     ((2, 4), (2, 4))
     """
 
-    gates = 4
-    states = 2
-
-    def __init__(
-        self,
-        input_size: int,
-        hidden_size: int,
-        bias: bool = True,
-        *,
-        dtype: DTypeLike | None = None,
-        device: str | None = None,
-    ) -> None:
-        super().__init__(input_size, hidden_size, bias, dtype, device)
-
-    def _step(self, given: Tensor, kept: Tensor, states: States) -> States:
-        return _lstm(given, kept, states)
-
     @checks_arguments
     def __call__(self, x: Tensor, hx: tuple[Tensor, Tensor] | None = None) -> tuple[Tensor, Tensor]:
         """The hidden and the cell's state after `x`."""
@@ -184,7 +188,7 @@ class LSTMCell(_Cell):
 
 
 @final
-class GRUCell(_Cell):
+class GRUCell(_Gated, _OneStateCell):
     """One step of `GRU`: (N, input_size), and (N, hidden_size) or zeros, to (N, hidden_size).
 
     Raises `ShapeError` for an input or a state of other sizes.
@@ -194,27 +198,6 @@ class GRUCell(_Cell):
     >>> GRUCell(3, 4)(Tensor.ones(2, 3)).shape
     (2, 4)
     """
-
-    gates = 3
-
-    def __init__(
-        self,
-        input_size: int,
-        hidden_size: int,
-        bias: bool = True,
-        *,
-        dtype: DTypeLike | None = None,
-        device: str | None = None,
-    ) -> None:
-        super().__init__(input_size, hidden_size, bias, dtype, device)
-
-    def _step(self, given: Tensor, kept: Tensor, states: States) -> States:
-        return _gru(given, kept, states)
-
-    @checks_arguments
-    def __call__(self, x: Tensor, hx: Tensor | None = None) -> Tensor:
-        """The state after `x`."""
-        return self._next(x, None if hx is None else (hx,))[0]
 
 
 # Whole sequences
@@ -230,28 +213,19 @@ class _Recurrent(_Steps):
         self,
         input_size: int,
         hidden_size: int,
-        num_layers: int,
-        bias: bool,
-        batch_first: bool,
-        dropout: float,
-        bidirectional: bool,
-        proj_size: int,
-        dtype: DTypeLike | None,
-        device: str | None,
+        num_layers: int = 1,
+        bias: bool = True,
+        batch_first: bool = False,
+        dropout: float = 0.0,
+        bidirectional: bool = False,
+        proj_size: int = 0,
+        *,
+        dtype: DTypeLike | None = None,
+        device: str | None = None,
     ) -> None:
-        check_sizes(
-            self,
-            input_size=input_size,
-            hidden_size=hidden_size,
-            num_layers=num_layers,
-            proj_size=proj_size,
-        )
+        check_sizes(self, input_size=input_size, proj_size=proj_size)
+        check_counts(self, hidden_size=hidden_size, num_layers=num_layers)
         check_chance(self, "dropout", dropout)
-        if num_layers < 1 or hidden_size < 1:
-            raise ShapeError(
-                f"{self._name}: num_layers {num_layers} and hidden_size {hidden_size} must be at"
-                " least 1"
-            )
         if not 0 <= proj_size < hidden_size:
             raise ShapeError(
                 f"{self._name}: proj_size {proj_size} must be between 0 and hidden_size"
@@ -270,10 +244,6 @@ class _Recurrent(_Steps):
             inputs = self._out_size * len(self._suffixes) if layer else input_size
             for suffix in self._suffixes:
                 self._add_parameters(f"_l{layer}{suffix}", inputs, dtype, device)
-
-    @property
-    def _name(self) -> str:
-        return type(self).__name__
 
     @property
     def _out_size(self) -> int:
@@ -317,7 +287,9 @@ class _Recurrent(_Steps):
         return out.transpose(0, 1), last
 
     def _batched(self, x: Tensor, states: States | None) -> tuple[Tensor, States]:
-        first = self._first_states(x, states)
+        count = self.num_layers * len(self._suffixes)
+        sizes = [self._out_size, self.hidden_size][: self.states]
+        first = self._first(x, states, [(count, x.shape[1], size) for size in sizes])
         last: list[States] = []
         for layer in range(self.num_layers):
             if layer and self.dropout:
@@ -331,20 +303,6 @@ class _Recurrent(_Steps):
                 last.append(end)
             x = outs[0] if len(outs) == 1 else outs[0].cat(outs[1], dim=-1)
         return x, tuple(parts[0].stack(*parts[1:]) for parts in zip(*last, strict=True))
-
-    def _first_states(self, x: Tensor, states: States | None) -> States:
-        count = self.num_layers * len(self._suffixes)
-        sizes = [self._out_size, self.hidden_size][: self.states]
-        wanted = [(count, x.shape[1], size) for size in sizes]
-        if states is None:
-            return tuple(Tensor.zeros(*shape, dtype=x.dtype, device=x.device) for shape in wanted)
-        given = [tuple(state.shape) for state in states]
-        if given != wanted:
-            raise ShapeError(
-                f"{self._name}: states of shape {', '.join(map(str, given))} do not fit; they are"
-                f" {', '.join(map(str, wanted))}: layers, batch, size"
-            )
-        return states
 
     def _run(self, x: Tensor, states: States, place: str, reverse: bool) -> tuple[Tensor, States]:
         """One layer in one direction."""
@@ -367,8 +325,18 @@ class _Recurrent(_Steps):
         return Tensor.stack(outs), states
 
 
+class _OneState(_Recurrent):
+    """Layers whose only state is the hidden one."""
+
+    @checks_arguments
+    def __call__(self, x: Tensor, hx: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        """The outputs, and the last state of each layer and direction."""
+        out, (last,) = self._sequence(x, None if hx is None else (hx,))
+        return out, last
+
+
 @final
-class RNN(_Recurrent):
+class RNN(_Simple, _OneState):
     """h' = tanh(W_ih x + b_ih + W_hh h + b_hh), over a sequence, in `num_layers` layers.
 
     Takes (T, N, input_size), with `batch_first` (N, T, input_size), or (T, input_size), and states
@@ -386,8 +354,6 @@ class RNN(_Recurrent):
     ((5, 2, 4), (1, 2, 4))
     """
 
-    gates = 1
-
     def __init__(
         self,
         input_size: int,
@@ -402,22 +368,13 @@ class RNN(_Recurrent):
         dtype: DTypeLike | None = None,
         device: str | None = None,
     ) -> None:
-        self.nonlinearity = _check_nonlinearity("RNN", nonlinearity)
-        sizes = (input_size, hidden_size, num_layers)
-        super().__init__(*sizes, bias, batch_first, dropout, bidirectional, 0, dtype, device)
-
-    def _step(self, given: Tensor, kept: Tensor, states: States) -> States:
-        return _simple(self.nonlinearity, given, kept, states)
-
-    @checks_arguments
-    def __call__(self, x: Tensor, hx: Tensor | None = None) -> tuple[Tensor, Tensor]:
-        """The outputs, and the last state of each layer and direction."""
-        out, (last,) = self._sequence(x, None if hx is None else (hx,))
-        return out, last
+        self._choose(nonlinearity)
+        settings = (input_size, hidden_size, num_layers, bias, batch_first, dropout, bidirectional)
+        super().__init__(*settings, dtype=dtype, device=device)
 
 
 @final
-class LSTM(_Recurrent):
+class LSTM(_LongShortTerm, _Recurrent):
     """Long short-term memory over a sequence, in `num_layers` layers; see `RNN` for the shapes.
 
     There are two states, hidden and cell. With `proj_size` the hidden state is multiplied by a
@@ -432,31 +389,6 @@ class LSTM(_Recurrent):
     ((5, 2, 8), (2, 2, 4), (2, 2, 4))
     """
 
-    gates = 4
-    states = 2
-
-    def __init__(
-        self,
-        input_size: int,
-        hidden_size: int,
-        num_layers: int = 1,
-        bias: bool = True,
-        batch_first: bool = False,
-        dropout: float = 0.0,
-        bidirectional: bool = False,
-        proj_size: int = 0,
-        *,
-        dtype: DTypeLike | None = None,
-        device: str | None = None,
-    ) -> None:
-        sizes = (input_size, hidden_size, num_layers)
-        super().__init__(
-            *sizes, bias, batch_first, dropout, bidirectional, proj_size, dtype, device
-        )
-
-    def _step(self, given: Tensor, kept: Tensor, states: States) -> States:
-        return _lstm(given, kept, states)
-
     @checks_arguments
     def __call__(
         self, x: Tensor, hx: tuple[Tensor, Tensor] | None = None
@@ -467,7 +399,7 @@ class LSTM(_Recurrent):
 
 
 @final
-class GRU(_Recurrent):
+class GRU(_Gated, _OneState):
     """Gated recurrent units over a sequence, in `num_layers` layers; see `RNN` for the shapes.
 
     Raises `ShapeError` for an input or states of other sizes.
@@ -479,8 +411,6 @@ class GRU(_Recurrent):
     ((2, 5, 4), (2, 2, 4))
     """
 
-    gates = 3
-
     def __init__(
         self,
         input_size: int,
@@ -494,14 +424,5 @@ class GRU(_Recurrent):
         dtype: DTypeLike | None = None,
         device: str | None = None,
     ) -> None:
-        sizes = (input_size, hidden_size, num_layers)
-        super().__init__(*sizes, bias, batch_first, dropout, bidirectional, 0, dtype, device)
-
-    def _step(self, given: Tensor, kept: Tensor, states: States) -> States:
-        return _gru(given, kept, states)
-
-    @checks_arguments
-    def __call__(self, x: Tensor, hx: Tensor | None = None) -> tuple[Tensor, Tensor]:
-        """The outputs, and the last state of each layer and direction."""
-        out, (last,) = self._sequence(x, None if hx is None else (hx,))
-        return out, last
+        settings = (input_size, hidden_size, num_layers, bias, batch_first, dropout, bidirectional)
+        super().__init__(*settings, dtype=dtype, device=device)

@@ -17,27 +17,25 @@ _WIDTH = 100
 # Methods of PyTorch's modules, and their replacements here.
 _INSTEAD = {
     "add_module": "layers are attributes: setattr(model, name, layer), and append of a Sequential",
-    "apply": "nn.state.get_state_dict(model) has all tensors by name",
-    "bfloat16": "nn.state.get_parameters(model) are the tensors: p.replace(p.bfloat16())",
-    "buffers": "nn.state.get_state_dict(model) has all tensors by name",
-    "children": "layers are attributes: vars(model)",
-    "cpu": "layers are made on a device: nn.Linear(4, 2, device='CPU')",
-    "cuda": "layers are made on a device: nn.Linear(4, 2, device='CUDA')",
+    **dict.fromkeys(("children", "modules", "named_modules"), "layers are attributes: vars(model)"),
+    **dict.fromkeys(
+        ("apply", "buffers", "named_parameters", "state_dict"),
+        "nn.state.get_state_dict(model) has all tensors by name",
+    ),
+    **{
+        kind: f"nn.state.get_parameters(model) are the tensors: p.replace(p.{kind}())"
+        for kind in ("bfloat16", "double", "float", "half")
+    },
+    **dict.fromkeys(
+        ("cpu", "cuda", "to"), "layers are made on a device: nn.Linear(4, 2, device='CUDA')"
+    ),
     "forward": "call the layer",
-    "half": "nn.state.get_parameters(model) are the tensors: p.replace(p.half())",
     "load_state_dict": "nn.state.load_state_dict(model, tensors) loads them",
-    "modules": "layers are attributes: vars(model)",
-    "named_modules": "layers are attributes: vars(model)",
-    "named_parameters": "nn.state.get_state_dict(model) has all tensors by name",
     "parameters": "nn.state.get_parameters(model) finds them",
-    "double": "nn.state.get_parameters(model) are the tensors: p.replace(p.double())",
-    "float": "nn.state.get_parameters(model) are the tensors: p.replace(p.float())",
     "register_buffer": "assign a Tensor with requires_grad=False to an attribute",
     "register_forward_hook": "wrap the layer: a function that calls it is a layer too",
     "register_parameter": "assign a Tensor to an attribute",
     "requires_grad_": "nn.state.get_parameters(model) are the tensors: p.requires_grad_(False)",
-    "state_dict": "nn.state.get_state_dict(model) has all tensors by name",
-    "to": "layers are made on a device: nn.Linear(4, 2, device='CPU')",
     "zero_grad": "the optimiser's zero_grad() forgets all gradients",
 }
 

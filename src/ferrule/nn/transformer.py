@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from copy import deepcopy
-from typing import Any, final
+from typing import Any, ClassVar, final
 
 from ferrule.nn.attention import MultiheadAttention
 from ferrule.nn.linear import Linear
@@ -36,34 +36,69 @@ def _activation(name: str, given: Activation) -> Callable[[Tensor], Tensor]:
 
 
 class _Block(Shown):
-    """The base of both kinds of layers: two matrices with an activation between, and norms."""
+    """The base of both kinds of layers: attention, and two matrices with an activation between."""
+
+    looks_up: ClassVar[bool]
+    """True if there is attention to an encoder's result, too."""
 
     def __init__(
         self,
         d_model: int,
         nhead: int,
-        dim_feedforward: int,
-        dropout: float,
-        activation: Activation,
-        layer_norm_eps: float,
-        norm_first: bool,
-        bias: bool,
-        dtype: DTypeLike | None,
-        device: str | None,
+        dim_feedforward: int = 2048,
+        dropout: float = 0.1,
+        activation: Activation = "relu",
+        layer_norm_eps: float = 1e-5,
+        batch_first: bool = False,
+        norm_first: bool = False,
+        bias: bool = True,
+        *,
+        dtype: DTypeLike | None = None,
+        device: str | None = None,
     ) -> None:
+        place: Any = {"dtype": dtype, "device": device}
+
+        def attention() -> MultiheadAttention:
+            given = (d_model, nhead, dropout, bias)
+            return MultiheadAttention(*given, batch_first=batch_first, **place)
+
+        def norm() -> LayerNorm:
+            return LayerNorm(d_model, layer_norm_eps, bias=bias, **place)
+
+        self.self_attn = attention()
+        if self.looks_up:
+            self.multihead_attn = attention()
         self.dropout = dropout
         self.norm_first = norm_first
         self.activation = _activation(type(self).__name__, activation)
-        self.linear1 = Linear(d_model, dim_feedforward, bias, dtype=dtype, device=device)
-        self.linear2 = Linear(dim_feedforward, d_model, bias, dtype=dtype, device=device)
-        self.norm1, self.norm2 = (
-            LayerNorm(d_model, layer_norm_eps, bias=bias, dtype=dtype, device=device)
-            for _ in range(2)
-        )
+        self.linear1 = Linear(d_model, dim_feedforward, bias, **place)
+        self.linear2 = Linear(dim_feedforward, d_model, bias, **place)
+        self.norm1, self.norm2 = norm(), norm()
+        if self.looks_up:
+            self.norm3 = norm()
 
     def _feed_forward(self, x: Tensor) -> Tensor:
         inner = self.activation(self.linear1(x)).dropout(self.dropout)
         return self.linear2(inner).dropout(self.dropout)
+
+    def _attended(
+        self,
+        x: Tensor,
+        norm: LayerNorm,
+        attention: MultiheadAttention,
+        memory: Tensor | None,
+        padding: Tensor | None,
+        mask: Tensor | None,
+        is_causal: bool,
+    ) -> Tensor:
+        """x plus its attention to a memory, or to itself."""
+
+        def attend(x: Tensor) -> Tensor:
+            seen = x if memory is None else memory
+            out, _ = attention(x, seen, seen, padding, False, mask, is_causal=is_causal)
+            return out.dropout(self.dropout)
+
+        return self._residual(x, norm, attend)
 
     def _residual(self, x: Tensor, norm: LayerNorm, part: Callable[[Tensor], Tensor]) -> Tensor:
         """x plus a part's result for it, normalised before the part or after the sum."""
@@ -88,28 +123,7 @@ class TransformerEncoderLayer(_Block):
     (2, 5, 8)
     """
 
-    def __init__(
-        self,
-        d_model: int,
-        nhead: int,
-        dim_feedforward: int = 2048,
-        dropout: float = 0.1,
-        activation: Activation = "relu",
-        layer_norm_eps: float = 1e-5,
-        batch_first: bool = False,
-        norm_first: bool = False,
-        bias: bool = True,
-        *,
-        dtype: DTypeLike | None = None,
-        device: str | None = None,
-    ) -> None:
-        self.self_attn = MultiheadAttention(
-            d_model, nhead, dropout, bias, batch_first=batch_first, dtype=dtype, device=device
-        )
-        shape = (d_model, nhead, dim_feedforward)
-        super().__init__(
-            *shape, dropout, activation, layer_norm_eps, norm_first, bias, dtype, device
-        )
+    looks_up = False
 
     @checks_arguments
     def __call__(
@@ -120,14 +134,8 @@ class TransformerEncoderLayer(_Block):
         is_causal: bool = False,
     ) -> Tensor:
         """The layer applied to `src`; masks are as for `MultiheadAttention`."""
-
-        def attend(x: Tensor) -> Tensor:
-            out, _ = self.self_attn(
-                x, x, x, src_key_padding_mask, False, src_mask, is_causal=is_causal
-            )
-            return out.dropout(self.dropout)
-
-        x = self._residual(src, self.norm1, attend)
+        masks = (src_key_padding_mask, src_mask, is_causal)
+        x = self._attended(src, self.norm1, self.self_attn, None, *masks)
         return self._residual(x, self.norm2, self._feed_forward)
 
 
@@ -145,32 +153,7 @@ class TransformerDecoderLayer(_Block):
     (5, 2, 8)
     """
 
-    def __init__(
-        self,
-        d_model: int,
-        nhead: int,
-        dim_feedforward: int = 2048,
-        dropout: float = 0.1,
-        activation: Activation = "relu",
-        layer_norm_eps: float = 1e-5,
-        batch_first: bool = False,
-        norm_first: bool = False,
-        bias: bool = True,
-        *,
-        dtype: DTypeLike | None = None,
-        device: str | None = None,
-    ) -> None:
-        self.self_attn, self.multihead_attn = (
-            MultiheadAttention(
-                d_model, nhead, dropout, bias, batch_first=batch_first, dtype=dtype, device=device
-            )
-            for _ in range(2)
-        )
-        shape = (d_model, nhead, dim_feedforward)
-        super().__init__(
-            *shape, dropout, activation, layer_norm_eps, norm_first, bias, dtype, device
-        )
-        self.norm3 = LayerNorm(d_model, layer_norm_eps, bias=bias, dtype=dtype, device=device)
+    looks_up = True
 
     @checks_arguments
     def __call__(
@@ -185,27 +168,10 @@ class TransformerDecoderLayer(_Block):
         memory_is_causal: bool = False,
     ) -> Tensor:
         """The layer applied to `tgt`, with an encoder's `memory`."""
-
-        def attend(x: Tensor) -> Tensor:
-            out, _ = self.self_attn(
-                x, x, x, tgt_key_padding_mask, False, tgt_mask, is_causal=tgt_is_causal
-            )
-            return out.dropout(self.dropout)
-
-        def look_up(x: Tensor) -> Tensor:
-            out, _ = self.multihead_attn(
-                x,
-                memory,
-                memory,
-                memory_key_padding_mask,
-                False,
-                memory_mask,
-                is_causal=memory_is_causal,
-            )
-            return out.dropout(self.dropout)
-
-        x = self._residual(tgt, self.norm1, attend)
-        x = self._residual(x, self.norm2, look_up)
+        own = (tgt_key_padding_mask, tgt_mask, tgt_is_causal)
+        masks = (memory_key_padding_mask, memory_mask, memory_is_causal)
+        x = self._attended(tgt, self.norm1, self.self_attn, None, *own)
+        x = self._attended(x, self.norm2, self.multihead_attn, memory, *masks)
         return self._residual(x, self.norm3, self._feed_forward)
 
 
@@ -309,29 +275,14 @@ class Transformer(Shown):
         dtype: DTypeLike | None = None,
         device: str | None = None,
     ) -> None:
-        layer: dict[str, Any] = {
-            "d_model": d_model,
-            "nhead": nhead,
-            "dim_feedforward": dim_feedforward,
-            "dropout": dropout,
-            "activation": activation,
-            "layer_norm_eps": layer_norm_eps,
-            "batch_first": batch_first,
-            "norm_first": norm_first,
-            "bias": bias,
-            "dtype": dtype,
-            "device": device,
-        }
-        norms = [
-            LayerNorm(d_model, layer_norm_eps, bias=bias, dtype=dtype, device=device)
-            for _ in range(2)
-        ]
-        self.encoder = TransformerEncoder(
-            TransformerEncoderLayer(**layer), num_encoder_layers, norms[0]
-        )
-        self.decoder = TransformerDecoder(
-            TransformerDecoderLayer(**layer), num_decoder_layers, norms[1]
-        )
+        place: Any = {"dtype": dtype, "device": device}
+        layer = (d_model, nhead, dim_feedforward, dropout, activation, layer_norm_eps)
+        given = (*layer, batch_first, norm_first, bias)
+        norms = [LayerNorm(d_model, layer_norm_eps, bias=bias, **place) for _ in range(2)]
+        encoder = TransformerEncoderLayer(*given, **place)
+        self.encoder = TransformerEncoder(encoder, num_encoder_layers, norms[0])
+        decoder = TransformerDecoderLayer(*given, **place)
+        self.decoder = TransformerDecoder(decoder, num_decoder_layers, norms[1])
         self._spread(dtype, device)
 
     def _spread(self, dtype: DTypeLike | None, device: str | None) -> None:

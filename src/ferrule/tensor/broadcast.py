@@ -85,12 +85,24 @@ def broadcast(a: TracedValue, b: TracedValue, what: str) -> tuple[TracedValue, T
     return expanded(a, shape), expanded(b, shape)
 
 
-def expanded(value: TracedValue, shape: Shape) -> TracedValue:
-    """A value repeated along axes in front and along those of size 1, up to a shape."""
-    missing = len(shape) - len(value.node.shape)
+def expanded(value: TracedValue, shape: Shape, axis: int | None = None) -> TracedValue:
+    """A value repeated along new axes and those of size 1, up to a shape.
+
+    Its axes are the last ones of the shape, or those from `axis` on.
+    """
+    own = value.node.shape
+    missing = len(shape) - len(own)
     if missing:
-        value = value.reshape((1,) * missing + value.node.shape)
+        before = missing if axis is None else axis
+        value = value.reshape((1,) * before + own + (1,) * (missing - before))
     return value.expand(shape)
+
+
+def part_of(value: TracedValue, start: sint, stop: sint, axis: int = -1) -> TracedValue:
+    """The elements of an axis from `start` to `stop`."""
+    kept: list[tuple[sint, sint]] = [(0, size) for size in value.shape]
+    kept[axis] = (start, stop)
+    return value.shrink(kept)
 
 
 def check_devices(a: TracedValue, b: TracedValue, what: str) -> None:

@@ -10,7 +10,7 @@ import numpy as np
 
 from ferrule.autograd import Number, Shape, TracedValue
 from ferrule.autograd.iota import iota
-from ferrule.base.calls import is_several
+from ferrule.base.calls import is_several, one_of
 from ferrule.engine.random import manual_seed as seed_devices
 from ferrule.engine.random import random_words, uniform_from
 from ferrule.ir.dtype import DType, DTypeError, check_range, dtypes
@@ -353,8 +353,7 @@ def meshgrid(
     >>> [part.tolist() for part in Tensor([1, 2]).meshgrid(Tensor([3, 4]))]
     [[[1, 1], [2, 2]], [[3, 4], [3, 4]]]
     """
-    if indexing not in ("ij", "xy"):
-        raise ValueError(f"[meshgrid] indexing is 'ij' or 'xy', not {indexing!r}")
+    one_of(indexing, ("ij", "xy"), "[meshgrid] indexing")
     vectors = tensors_of(self, others, "meshgrid")
     order = list(range(len(vectors)))
     if indexing == "xy" and len(vectors) > 1:

@@ -13,7 +13,7 @@ from ferrule.engine.random import continue_stream, random_words, stream_of
 from ferrule.ir.dtype import DTypeError, dtypes
 from ferrule.ir.shape.view import ShapeError
 from ferrule.tensor.base import Tensor
-from ferrule.tensor.broadcast import known_size
+from ferrule.tensor.broadcast import expanded, known_size
 from ferrule.tensor.data import DTypeLike, to_device, to_dtype
 from ferrule.tensor.index.positions import in_range
 from ferrule.tensor.keywords import method
@@ -58,8 +58,7 @@ def is_class(self: Tensor, classes: int, what: str) -> TracedValue:
     value = in_range(value, classes, what, len(value.shape))
     shape = (*value.shape, classes)
     numbers = iota(classes, value.dtype, self.device) if classes else value.full(0, (0,))
-    numbers = numbers.reshape((1,) * len(value.shape) + (classes,)).expand(shape)
-    return value.reshape((*value.shape, 1)).expand(shape).equals(numbers)
+    return expanded(value, shape, 0).equals(expanded(numbers, shape))
 
 
 # -- like another --------------------------------------------------------------------------------

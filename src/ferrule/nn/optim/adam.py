@@ -2,23 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from math import log
-from typing import Any, final
+from typing import final
 
 from ferrule.ir.dtype import dtypes
 from ferrule.nn.optim.groups import (
     Betas,
-    OptimizerError,
     ParamGroup,
     Params,
     State,
-    at_least,
-    below_one,
+    not_negative,
+    rules_with,
     scalar,
 )
+from ferrule.nn.optim.optimizer import takes_settings
 from ferrule.nn.optim.sgd import size_of, trust_ratio
-from ferrule.nn.optim.tensorwise import TensorWise, decayed, filled_like, moved, with_decay
+from ferrule.nn.optim.tensorwise import TensorWise, decayed, moved, with_decay
 from ferrule.tensor import Tensor
 
 
@@ -38,29 +37,7 @@ def _weight(beta: float | Tensor, step: Tensor) -> Tensor:
 class _Moments(TensorWise):
     """The base of Adam's family: `betas`, `eps`, `weight_decay`, two averages and a step count."""
 
-    def __init__(
-        self,
-        params: Params,
-        lr: float | Tensor,
-        betas: Betas,
-        eps: float,
-        weight_decay: float,
-        **others: Any,
-    ) -> None:
-        settings = {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay, **others}
-        super().__init__(params, settings)
-
-    def _check(self, settings: Mapping[str, Any]) -> None:
-        betas = settings["betas"]
-        if not isinstance(betas, tuple | list) or len(betas) != 2:
-            raise OptimizerError(f"{self._name}: betas is {betas!r}; it must be two numbers")
-        for beta in betas:
-            below_one(self._name, "betas", beta)
-        for setting in ("lr", "eps", "weight_decay"):
-            at_least(self._name, setting, settings[setting])
-
-    def _start(self, param: Tensor, group: ParamGroup) -> State:
-        return {"exp_avg": filled_like(param), "exp_avg_sq": filled_like(param)}
+    state_names = ("step", "exp_avg", "exp_avg_sq")
 
     @staticmethod
     def _moments(state: State, gradient: Tensor, group: ParamGroup) -> State:
@@ -89,28 +66,8 @@ class _Moments(TensorWise):
         return after["exp_avg"] / state["mean_weight"] / size, after
 
 
-class _Adam(_Moments):
-    structural = ("amsgrad",)
-
-    def __init__(
-        self,
-        params: Params,
-        lr: float | Tensor,
-        betas: Betas,
-        eps: float,
-        weight_decay: float,
-        amsgrad: bool,
-        maximize: bool,
-    ) -> None:
-        super().__init__(params, lr, betas, eps, weight_decay, amsgrad=amsgrad, maximize=maximize)
-
-    def _start(self, param: Tensor, group: ParamGroup) -> State:
-        state = super()._start(param, group)
-        return {**state, "max_exp_avg_sq": filled_like(param)} if group["amsgrad"] else state
-
-
 @final
-class Adam(_Adam):
+class Adam(_Moments):
     """Adam; weight decay is added to the gradient (L2), as in PyTorch's `Adam`.
 
     `amsgrad` divides by the largest average of squares so far. Kingma and Ba, "Adam: A Method for
@@ -129,6 +86,9 @@ class Adam(_Adam):
     [0.75]
     """
 
+    structural = (("amsgrad", "max_exp_avg_sq"),)
+
+    @takes_settings
     def __init__(
         self,
         params: Params,
@@ -139,8 +99,7 @@ class Adam(_Adam):
         amsgrad: bool = False,
         *,
         maximize: bool = False,
-    ) -> None:
-        super().__init__(params, lr, betas, eps, weight_decay, amsgrad, maximize)
+    ) -> None: ...
 
     def _change(
         self, value: Tensor, gradient: Tensor, state: State, group: ParamGroup
@@ -150,7 +109,7 @@ class Adam(_Adam):
 
 
 @final
-class AdamW(_Adam):
+class AdamW(_Moments):
     """Adam with decoupled weight decay: parameters shrink by `lr * weight_decay` at each step.
 
     Loshchilov and Hutter, "Decoupled Weight Decay Regularization" (2017).
@@ -168,6 +127,9 @@ class AdamW(_Adam):
     [0.5]
     """
 
+    structural = (("amsgrad", "max_exp_avg_sq"),)
+
+    @takes_settings
     def __init__(
         self,
         params: Params,
@@ -178,8 +140,7 @@ class AdamW(_Adam):
         amsgrad: bool = False,
         *,
         maximize: bool = False,
-    ) -> None:
-        super().__init__(params, lr, betas, eps, weight_decay, amsgrad, maximize)
+    ) -> None: ...
 
     def _change(
         self, value: Tensor, gradient: Tensor, state: State, group: ParamGroup
@@ -208,6 +169,7 @@ class LAMB(_Moments):
     [2.5, 4.0]
     """
 
+    @takes_settings
     def __init__(
         self,
         params: Params,
@@ -217,8 +179,7 @@ class LAMB(_Moments):
         weight_decay: float = 0.0,
         *,
         maximize: bool = False,
-    ) -> None:
-        super().__init__(params, lr, betas, eps, weight_decay, maximize=maximize)
+    ) -> None: ...
 
     def _change(
         self, value: Tensor, gradient: Tensor, state: State, group: ParamGroup
@@ -248,6 +209,9 @@ class Adamax(_Moments):
     [0.75]
     """
 
+    state_names = ("step", "exp_avg", "exp_inf")
+
+    @takes_settings
     def __init__(
         self,
         params: Params,
@@ -257,11 +221,7 @@ class Adamax(_Moments):
         weight_decay: float = 0.0,
         *,
         maximize: bool = False,
-    ) -> None:
-        super().__init__(params, lr, betas, eps, weight_decay, maximize=maximize)
-
-    def _start(self, param: Tensor, group: ParamGroup) -> State:
-        return {"exp_avg": filled_like(param), "exp_inf": filled_like(param)}
+    ) -> None: ...
 
     def _change(
         self, value: Tensor, gradient: Tensor, state: State, group: ParamGroup
@@ -303,6 +263,9 @@ class NAdam(_Decoupling):
     True
     """
 
+    rules = rules_with(momentum_decay=not_negative)
+
+    @takes_settings
     def __init__(
         self,
         params: Params,
@@ -314,21 +277,7 @@ class NAdam(_Decoupling):
         decoupled_weight_decay: bool = False,
         *,
         maximize: bool = False,
-    ) -> None:
-        super().__init__(
-            params,
-            lr,
-            betas,
-            eps,
-            weight_decay,
-            momentum_decay=momentum_decay,
-            decoupled_weight_decay=decoupled_weight_decay,
-            maximize=maximize,
-        )
-
-    def _check(self, settings: Mapping[str, Any]) -> None:
-        super()._check(settings)
-        at_least(self._name, "momentum_decay", settings["momentum_decay"])
+    ) -> None: ...
 
     def _start_shared(self, group: ParamGroup) -> State:
         return {**super()._start_shared(group), "mu_product": scalar(1.0, group["params"])}
@@ -376,6 +325,7 @@ class RAdam(_Decoupling):
     [0.25]
     """
 
+    @takes_settings
     def __init__(
         self,
         params: Params,
@@ -386,16 +336,7 @@ class RAdam(_Decoupling):
         decoupled_weight_decay: bool = False,
         *,
         maximize: bool = False,
-    ) -> None:
-        super().__init__(
-            params,
-            lr,
-            betas,
-            eps,
-            weight_decay,
-            decoupled_weight_decay=decoupled_weight_decay,
-            maximize=maximize,
-        )
+    ) -> None: ...
 
     def _change(
         self, value: Tensor, gradient: Tensor, state: State, group: ParamGroup

@@ -11,21 +11,24 @@ from typing import Any, final
 import numpy as np
 
 from ferrule.nn.optim.groups import (
-    OptimizerError,
     ParamGroup,
     Params,
     State,
-    at_least,
+    at_least_one,
     below_one,
+    bounded,
     check_number,
+    not_negative,
+    or_none,
+    rules_with,
+    several,
+    unfit,
 )
+from ferrule.nn.optim.optimizer import takes_settings
 from ferrule.nn.optim.tensorwise import TensorWise, decayed, filled_like, moved, with_decay
 from ferrule.tensor import Tensor
 
-
-def _check_settings(name: str, settings: Mapping[str, Any], *names: str) -> None:
-    for setting in names:
-        at_least(name, setting, settings[setting])
+_PAIR = several("two numbers", check_number, check_number)
 
 
 @final
@@ -48,8 +51,11 @@ class RMSprop(TensorWise):
     [0.5]
     """
 
-    structural = ("momentum", "centered")
+    state_names = ("square_avg",)
+    structural = (("momentum", "momentum_buffer"), ("centered", "grad_avg"))
+    rules = rules_with(alpha=not_negative)
 
+    @takes_settings
     def __init__(
         self,
         params: Params,
@@ -61,31 +67,7 @@ class RMSprop(TensorWise):
         centered: bool = False,
         *,
         maximize: bool = False,
-    ) -> None:
-        settings = {
-            "lr": lr,
-            "alpha": alpha,
-            "eps": eps,
-            "weight_decay": weight_decay,
-            "momentum": momentum,
-            "centered": centered,
-            "maximize": maximize,
-        }
-        super().__init__(params, settings)
-
-    def _check(self, settings: Mapping[str, Any]) -> None:
-        _check_settings(self._name, settings, "lr", "alpha", "eps", "weight_decay", "momentum")
-
-    def _start_shared(self, group: ParamGroup) -> State:
-        return {}
-
-    def _start(self, param: Tensor, group: ParamGroup) -> State:
-        names = ["square_avg"]
-        if group["momentum"]:
-            names.append("momentum_buffer")
-        if group["centered"]:
-            names.append("grad_avg")
-        return {name: filled_like(param) for name in names}
+    ) -> None: ...
 
     def _change(
         self, value: Tensor, gradient: Tensor, state: State, group: ParamGroup
@@ -122,6 +104,10 @@ class Adagrad(TensorWise):
     [0.75]
     """
 
+    state_names = ("step", "sum")
+    rules = rules_with(lr_decay=not_negative, initial_accumulator_value=not_negative)
+
+    @takes_settings
     def __init__(
         self,
         params: Params,
@@ -132,20 +118,7 @@ class Adagrad(TensorWise):
         eps: float = 1e-10,
         *,
         maximize: bool = False,
-    ) -> None:
-        settings = {
-            "lr": lr,
-            "lr_decay": lr_decay,
-            "weight_decay": weight_decay,
-            "initial_accumulator_value": initial_accumulator_value,
-            "eps": eps,
-            "maximize": maximize,
-        }
-        super().__init__(params, settings)
-
-    def _check(self, settings: Mapping[str, Any]) -> None:
-        names = ("lr", "lr_decay", "weight_decay", "initial_accumulator_value", "eps")
-        _check_settings(self._name, settings, *names)
+    ) -> None: ...
 
     def _start(self, param: Tensor, group: ParamGroup) -> State:
         return {"sum": filled_like(param, group["initial_accumulator_value"])}
@@ -183,6 +156,10 @@ class Adadelta(TensorWise):
     True
     """
 
+    state_names = ("square_avg", "acc_delta")
+    rules = rules_with(rho=below_one)
+
+    @takes_settings
     def __init__(
         self,
         params: Params,
@@ -192,25 +169,7 @@ class Adadelta(TensorWise):
         weight_decay: float = 0.0,
         *,
         maximize: bool = False,
-    ) -> None:
-        settings = {
-            "lr": lr,
-            "rho": rho,
-            "eps": eps,
-            "weight_decay": weight_decay,
-            "maximize": maximize,
-        }
-        super().__init__(params, settings)
-
-    def _check(self, settings: Mapping[str, Any]) -> None:
-        _check_settings(self._name, settings, "lr", "eps", "weight_decay")
-        below_one(self._name, "rho", settings["rho"])
-
-    def _start_shared(self, group: ParamGroup) -> State:
-        return {}
-
-    def _start(self, param: Tensor, group: ParamGroup) -> State:
-        return {"square_avg": filled_like(param), "acc_delta": filled_like(param)}
+    ) -> None: ...
 
     def _change(
         self, value: Tensor, gradient: Tensor, state: State, group: ParamGroup
@@ -245,6 +204,10 @@ class Rprop(TensorWise):
     [0.75, -1.75]
     """
 
+    state_names = ("prev", "step_size")
+    rules = rules_with(etas=_PAIR, step_sizes=_PAIR)
+
+    @takes_settings
     def __init__(
         self,
         params: Params,
@@ -253,24 +216,15 @@ class Rprop(TensorWise):
         step_sizes: tuple[float, float] = (1e-6, 50.0),
         *,
         maximize: bool = False,
-    ) -> None:
-        settings = {"lr": lr, "etas": etas, "step_sizes": step_sizes, "maximize": maximize}
-        super().__init__(params, settings)
+    ) -> None: ...
 
     def _check(self, settings: Mapping[str, Any]) -> None:
-        _check_settings(self._name, settings, "lr")
-        for name, rule in (("etas", "0 < down < 1 < up"), ("step_sizes", "0 <= least <= most")):
-            pair = settings[name]
-            if not isinstance(pair, tuple | list) or len(pair) != 2:
-                raise OptimizerError(f"Rprop: {name} is {pair!r}; it must be two numbers")
-            low, high = pair
-            check_number(self._name, name, low)
-            check_number(self._name, name, high)
-            if not (0 < low < 1 < high if name == "etas" else 0 <= low <= high):
-                raise OptimizerError(f"Rprop: {name} is {pair!r}; it must be {rule}")
-
-    def _start_shared(self, group: ParamGroup) -> State:
-        return {}
+        super()._check(settings)
+        (down, up), (least, most) = settings["etas"], settings["step_sizes"]
+        if not 0 < down < 1 < up:
+            raise unfit(self._name, "etas", settings["etas"], "0 < down < 1 < up")
+        if not 0 <= least <= most:
+            raise unfit(self._name, "step_sizes", settings["step_sizes"], "0 <= least <= most")
 
     def _start(self, param: Tensor, group: ParamGroup) -> State:
         return {"prev": filled_like(param), "step_size": filled_like(param, group["lr"].item())}
@@ -310,6 +264,14 @@ class Adafactor(TensorWise):
     [1.232, 2.232]
     """
 
+    state_names = ("step",)  # and more by the shape of each parameter
+    rules = rules_with(
+        beta2_decay=bounded("at most 0", lambda value: value <= 0),
+        eps=several("two numbers, the first of them or None", or_none(not_negative), not_negative),
+        d=at_least_one,
+    )
+
+    @takes_settings
     def __init__(
         self,
         params: Params,
@@ -320,30 +282,7 @@ class Adafactor(TensorWise):
         weight_decay: float = 0.0,
         *,
         maximize: bool = False,
-    ) -> None:
-        settings = {
-            "lr": lr,
-            "beta2_decay": beta2_decay,
-            "eps": eps,
-            "d": d,
-            "weight_decay": weight_decay,
-            "maximize": maximize,
-        }
-        super().__init__(params, settings)
-
-    def _check(self, settings: Mapping[str, Any]) -> None:
-        _check_settings(self._name, settings, "lr", "weight_decay")
-        at_least(self._name, "d", settings["d"], 1.0)
-        decay, eps = settings["beta2_decay"], settings["eps"]
-        check_number(self._name, "beta2_decay", decay)
-        if not decay <= 0:
-            raise OptimizerError(f"Adafactor: beta2_decay is {decay}; it must be at most 0")
-        if not isinstance(eps, tuple | list) or len(eps) != 2:
-            raise OptimizerError(
-                f"Adafactor: eps is {eps!r}; it must be two numbers, the first of them or None"
-            )
-        for bound in eps[eps[0] is None :]:
-            at_least(self._name, "eps", bound)
+    ) -> None: ...
 
     def _start(self, param: Tensor, group: ParamGroup) -> State:
         if param.ndim < 2:

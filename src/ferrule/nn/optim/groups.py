@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections import UserDict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from typing import Any, TypeAlias, final
 
 import numpy as np
 
+from ferrule.base.calls import one_of
 from ferrule.ir.dtype import DType, dtypes, promote
 from ferrule.tensor import Tensor
 
@@ -95,6 +96,15 @@ def state_dtype(param: Tensor) -> DType:
 # Settings
 
 
+Check: TypeAlias = Callable[[str, str, Any], None]
+"""Raises `OptimizerError`, given the optimiser, the setting and the value, unless this will do."""
+
+
+def unfit(name: str, setting: str, value: object, wanted: str) -> OptimizerError:
+    """The error for a value that a setting cannot have."""
+    return OptimizerError(f"{name}: {setting} is {value!r}; it must be {wanted}")
+
+
 def check_number(name: str, setting: str, value: object) -> None:
     """`OptimizerError` for a setting that is no number, and no tensor of one."""
     if isinstance(value, Tensor):
@@ -102,21 +112,64 @@ def check_number(name: str, setting: str, value: object) -> None:
             shape = tuple(value.shape)
             raise OptimizerError(f"{name}: {setting} has shape {shape}; it must be one number")
     elif not isinstance(value, int | float | np.number):
-        raise OptimizerError(f"{name}: {setting} is {value!r}; it must be a number")
+        raise unfit(name, setting, value, "a number")
 
 
-def at_least(name: str, setting: str, value: Any, smallest: float = 0.0) -> None:
-    """`OptimizerError` for a setting that is too small or no number; a tensor is not read."""
-    check_number(name, setting, value)
-    if not isinstance(value, Tensor) and not value >= smallest:
-        raise OptimizerError(f"{name}: {setting} is {value}; it must be at least {smallest:g}")
+def bounded(wanted: str, holds: Callable[[Any], bool]) -> Check:
+    """The check of a number for which something holds; a tensor is not read."""
+
+    def check(name: str, setting: str, value: Any) -> None:
+        check_number(name, setting, value)
+        if not isinstance(value, Tensor) and not holds(value):
+            raise unfit(name, setting, value, wanted)
+
+    return check
 
 
-def below_one(name: str, setting: str, value: Any) -> None:
-    """`OptimizerError` for a setting that is not in [0, 1); a tensor is not read."""
-    check_number(name, setting, value)
-    if not isinstance(value, Tensor) and not 0 <= value < 1:
-        raise OptimizerError(f"{name}: {setting} is {value}; it must be in [0, 1)")
+not_negative = bounded("at least 0", lambda value: value >= 0)
+below_one = bounded("in [0, 1)", lambda value: 0 <= value < 1)
+at_least_one = bounded("at least 1", lambda value: value >= 1)
+
+
+def whole_above_zero(name: str, setting: str, value: object) -> None:
+    """`OptimizerError` for a setting that is no number of steps, or of other things."""
+    if not isinstance(value, int) or value < 1:
+        raise unfit(name, setting, value, "a whole number of at least 1")
+
+
+def choice(*choices: str | None) -> Check:
+    """The check of a setting that has one of some values."""
+    return lambda name, setting, value: one_of(value, choices, f"{name}: {setting}", OptimizerError)
+
+
+def or_none(check: Check) -> Check:
+    """The check of a setting that may be None."""
+    return lambda name, setting, value: None if value is None else check(name, setting, value)
+
+
+def several(wanted: str, *checks: Check) -> Check:
+    """The check of a tuple or list with one value for each of some checks."""
+
+    def check(name: str, setting: str, values: Any) -> None:
+        if not isinstance(values, tuple | list) or len(values) != len(checks):
+            raise unfit(name, setting, values, wanted)
+        for part, value in zip(checks, values, strict=True):
+            part(name, setting, value)
+
+    return check
+
+
+def rules_with(**others: Check) -> Mapping[str, Check]:
+    """The checks of settings that several optimisers have, and others, by name."""
+    return {
+        "lr": not_negative,
+        "weight_decay": not_negative,
+        "eps": not_negative,
+        "momentum": not_negative,
+        "dampening": check_number,
+        "betas": several("two numbers", below_one, below_one),
+        **others,
+    }
 
 
 def check_names(name: str, given: Iterable[str], known: Iterable[str]) -> None:
@@ -141,7 +194,7 @@ class ParamGroup(UserDict[str, Any]):
     state there is; what was off when the state was made stays off.
     """
 
-    def __init__(self, owner: str, settings: dict[str, Any], structural: Sequence[str]) -> None:
+    def __init__(self, owner: str, settings: dict[str, Any], structural: Container[str]) -> None:
         self.data = {
             name: tuple(value) if isinstance(value, list) else value
             for name, value in settings.items()
@@ -163,9 +216,10 @@ class ParamGroup(UserDict[str, Any]):
         check_names(self._owner, [name], self.data)
         now = self.data.get(name)
         if isinstance(now, tuple):
-            _check_several(self._owner, name, value, now)
+            parts = [or_none(check_number) if old is None else check_number for old in now]
+            several(f"{len(now)} numbers", *parts)(self._owner, name, value)
         elif name == "lr":
-            at_least(self._owner, name, value)
+            not_negative(self._owner, name, value)
         elif isinstance(now, int | float | Tensor):
             check_number(self._owner, name, value)
         was_off = not isinstance(now, Tensor) and not now
@@ -187,14 +241,6 @@ class ParamGroup(UserDict[str, Any]):
         return value if isinstance(value, Tensor) else scalar(value, self["params"])
 
 
-def _check_several(owner: str, name: str, values: Any, now: tuple[Any, ...]) -> None:
-    if not isinstance(values, tuple | list) or len(values) != len(now):
-        raise OptimizerError(f"{owner}: {name} is {values!r}; it must be {len(now)} numbers")
-    for value, old in zip(values, now, strict=True):
-        if value is not None or old is not None:
-            check_number(owner, name, value)
-
-
 def _written(now: Any, value: Any) -> Any:
     """The new value of a setting; a setting that is a tensor is written and stays that tensor."""
     if isinstance(now, tuple) and isinstance(value, Sequence):
@@ -206,6 +252,14 @@ def _written(now: Any, value: Any) -> Any:
             now.assign(tensor.detach().reshape(1).cast(now.dtype).to(now.device))
         return now
     return value
+
+
+def adopted(what: str, value: Any, like: Tensor) -> Tensor:
+    """A copy of a saved tensor or array in the shape of another, and where that is."""
+    loaded = value if isinstance(value, Tensor) else Tensor(np.asarray(value))
+    if loaded.numel() != like.numel():
+        raise OptimizerError(f"{what} has shape {tuple(loaded.shape)}, not {tuple(like.shape)}")
+    return loaded.detach().to(like.device).reshape(*like.shape).clone()
 
 
 def scalar(value: float, params: Sequence[Tensor]) -> Tensor:

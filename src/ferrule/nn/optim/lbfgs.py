@@ -14,12 +14,17 @@ from ferrule.nn.optim.groups import (
     OptimizerError,
     ParamGroup,
     Params,
-    at_least,
+    adopted,
+    at_least_one,
     check_number,
+    choice,
+    or_none,
+    rules_with,
     state_dtype,
+    whole_above_zero,
 )
 from ferrule.nn.optim.linesearch import Trial, strong_wolfe
-from ferrule.nn.optim.optimizer import Optimizer
+from ferrule.nn.optim.optimizer import Optimizer, takes_settings
 from ferrule.tensor import Tensor
 from ferrule.tensor.broadcast import known_size
 
@@ -100,6 +105,16 @@ class LBFGS(Optimizer):
     [1.0, 1.0]
     """
 
+    rules = rules_with(
+        max_iter=whole_above_zero,
+        max_eval=or_none(at_least_one),
+        tolerance_grad=check_number,
+        tolerance_change=check_number,
+        history_size=whole_above_zero,
+        line_search_fn=choice("strong_wolfe", None),
+    )
+
+    @takes_settings
     def __init__(
         self,
         params: Params,
@@ -110,40 +125,13 @@ class LBFGS(Optimizer):
         tolerance_change: float = 1e-9,
         history_size: int = 100,
         line_search_fn: str | None = None,
-    ) -> None:
-        settings = {
-            "lr": lr,
-            "max_iter": max_iter,
-            "max_eval": max_eval,
-            "tolerance_grad": tolerance_grad,
-            "tolerance_change": tolerance_change,
-            "history_size": history_size,
-            "line_search_fn": line_search_fn,
-        }
-        self._pairs: list[_Pair] = []
-        self._last: tuple[Tensor, Tensor] | None = None  # the last step, and the gradient before it
-        super().__init__(params, settings)
-
-    def _check(self, settings: Mapping[str, Any]) -> None:
-        at_least(self._name, "lr", settings["lr"])
-        for name in ("max_iter", "history_size"):
-            if not isinstance(settings[name], int) or settings[name] < 1:
-                raise OptimizerError(
-                    f"LBFGS: {name} is {settings[name]!r}; it must be a whole number of at least 1"
-                )
-        if settings["max_eval"] is not None:
-            at_least(self._name, "max_eval", settings["max_eval"], 1)
-        for name in ("tolerance_grad", "tolerance_change"):
-            check_number(self._name, name, settings[name])
-        if settings["line_search_fn"] not in (None, "strong_wolfe"):
-            raise OptimizerError(
-                f"LBFGS: line_search_fn is {settings['line_search_fn']!r}; it must be"
-                " 'strong_wolfe' or None"
-            )
+    ) -> None: ...
 
     def _begin(self, group: ParamGroup) -> None:
         if self.param_groups:
             raise OptimizerError("LBFGS: it has one group of parameters; put all into that")
+        self._pairs: list[_Pair] = []
+        self._last: tuple[Tensor, Tensor] | None = None  # the last step, and the gradient before it
 
     # -- a step ----------------------------------------------------------------------------------
 
@@ -289,13 +277,7 @@ class LBFGS(Optimizer):
     def _vector(self, name: str, value: Any) -> Tensor:
         """A vector that was saved, as one of this optimiser."""
         own = _flat(self.params)
-        loaded = value if isinstance(value, Tensor) else Tensor(np.asarray(value))
-        if loaded.shape != own.shape:
-            raise OptimizerError(
-                f"LBFGS.load_state_dict: {name} has shape {tuple(loaded.shape)}, not"
-                f" {tuple(own.shape)}"
-            )
-        return loaded.detach().cast(own.dtype).to(own.device).clone().realize()
+        return adopted(f"LBFGS.load_state_dict: {name}", value, own).cast(own.dtype).realize()
 
 
 def _number(loss: Any) -> float:

@@ -2,26 +2,33 @@
 
 from __future__ import annotations
 
+import inspect
 import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, ClassVar, Final
+from functools import wraps
+from itertools import count
+from typing import Any, ClassVar, Final, TypeVar, cast
 from weakref import WeakSet
 
 from ferrule.autograd.training import take_noted
 from ferrule.base.calls import explain_constructor
 from ferrule.device.capture import is_capturing
 from ferrule.nn.optim.groups import (
+    Check,
     OptimizerError,
     ParamGroup,
     Params,
     as_groups,
-    at_least,
     check_names,
     distinct,
+    not_negative,
+    rules_with,
     scalar,
 )
 from ferrule.tensor import Tensor
+
+F = TypeVar("F", bound=Callable[..., None])
 
 
 class TrainingModeWarning(UserWarning):
@@ -30,6 +37,20 @@ class TrainingModeWarning(UserWarning):
 
 _warned: Final[WeakSet[Optimizer]] = WeakSet()
 """The optimisers that have given that warning."""
+
+
+def takes_settings(constructor: F) -> F:
+    """Makes the parameters of a constructor the settings of an optimiser, but for `params`."""
+    signature = inspect.signature(constructor)
+
+    @wraps(constructor)
+    def __init__(self: Optimizer, params: Params, *args: Any, **kwargs: Any) -> None:
+        given = signature.bind(self, params, *args, **kwargs)
+        given.apply_defaults()
+        _, _, *settings = given.arguments.items()
+        Optimizer.__init__(self, params, dict(settings))
+
+    return cast(F, __init__)
 
 
 class Optimizer(ABC):
@@ -44,8 +65,10 @@ class Optimizer(ABC):
     Raises `OptimizerError` for anything that is no float tensor, and for no parameters at all.
     """
 
-    structural: ClassVar[tuple[str, ...]] = ()
-    """The settings that decide which state there is."""
+    rules: ClassVar[Mapping[str, Check]] = rules_with()
+    """The checks of settings, by name."""
+    structural: ClassVar[tuple[tuple[str, str], ...]] = ()
+    """The settings that decide which state there is, each with the name of its part."""
 
     def __init_subclass__(cls) -> None:
         explain_constructor(cls)
@@ -82,7 +105,7 @@ class Optimizer(ABC):
         self._check(settings)
         rate = settings["lr"]
         settings["lr"] = scalar(0.0 if isinstance(rate, Tensor) else rate, params)
-        group = ParamGroup(self._name, settings, self.structural)
+        group = ParamGroup(self._name, settings, dict(self.structural))
         group["lr"] = rate
         for param in params:
             param.requires_grad = True
@@ -131,7 +154,7 @@ class Optimizer(ABC):
 
     @lr.setter
     def lr(self, value: float | Tensor) -> None:
-        at_least(self._name, "lr", value)
+        not_negative(self._name, "lr", value)
         for group in self.param_groups:
             group["lr"] = value
 
@@ -167,9 +190,11 @@ class Optimizer(ABC):
             stacklevel=3,
         )
 
-    @abstractmethod
     def _check(self, settings: Mapping[str, Any]) -> None:
         """Raise `OptimizerError` for settings that make no sense."""
+        for name, value in settings.items():
+            if name in self.rules:
+                self.rules[name](self._name, name, value)
 
     @abstractmethod
     def _begin(self, group: ParamGroup) -> None:
@@ -191,14 +216,12 @@ class Optimizer(ABC):
 
     def _saved_groups(self) -> list[dict[str, Any]]:
         """The settings of all groups, with numbers in place of parameters."""
-        groups = []
-        start = 0
-        for group in self.param_groups:
-            stop = start + len(group["params"])
-            settings = {name: _number(value) for name, value in group.items() if name != "params"}
-            groups.append({**settings, "params": list(range(start, stop))})
-            start = stop
-        return groups
+        places = count()
+        return [
+            {name: _number(value) for name, value in group.items() if name != "params"}
+            | {"params": [next(places) for _ in group["params"]]}
+            for group in self.param_groups
+        ]
 
     def _checked_groups(self, state_dict: Mapping[str, Any]) -> Sequence[Mapping[str, Any]]:
         """The settings in a saved state, if its groups match this optimiser's."""

@@ -11,12 +11,16 @@ from ferrule.nn.optim.groups import (
     ParamGroup,
     Params,
     State,
-    at_least,
     below_one,
     check_number,
-    scalar,
+    choice,
+    not_negative,
+    rules_with,
+    several,
+    whole_above_zero,
 )
-from ferrule.nn.optim.tensorwise import TensorWise, decayed, filled_like, moved, with_decay
+from ferrule.nn.optim.optimizer import takes_settings
+from ferrule.nn.optim.tensorwise import TensorWise, decayed, moved, with_decay
 from ferrule.tensor import Tensor
 
 
@@ -37,8 +41,11 @@ class SGD(TensorWise):
     [0.0, 0.0]
     """
 
-    structural = ("momentum", "dampening")
+    state_names = ()
+    # The first step is not dampened: only then does the number of the step matter.
+    structural = (("dampening", "step"), ("momentum", "momentum_buffer"))
 
+    @takes_settings
     def __init__(
         self,
         params: Params,
@@ -49,30 +56,12 @@ class SGD(TensorWise):
         nesterov: bool = False,
         *,
         maximize: bool = False,
-    ) -> None:
-        settings = {
-            "lr": lr,
-            "momentum": momentum,
-            "dampening": dampening,
-            "weight_decay": weight_decay,
-            "nesterov": nesterov,
-            "maximize": maximize,
-        }
-        super().__init__(params, settings)
+    ) -> None: ...
 
     def _check(self, settings: Mapping[str, Any]) -> None:
-        for setting in ("lr", "momentum", "weight_decay"):
-            at_least(self._name, setting, settings[setting])
-        check_number(self._name, "dampening", settings["dampening"])
+        super()._check(settings)
         if settings["nesterov"] and (not settings["momentum"] or settings["dampening"]):
             raise OptimizerError("SGD: nesterov needs a momentum above 0, and no dampening")
-
-    def _start_shared(self, group: ParamGroup) -> State:
-        # The first step is not dampened: only then does the number of the step matter.
-        return {"step": scalar(0.0, group["params"])} if group["dampening"] else {}
-
-    def _start(self, param: Tensor, group: ParamGroup) -> State:
-        return {"momentum_buffer": filled_like(param)} if group["momentum"] else {}
 
     def _change(
         self, value: Tensor, gradient: Tensor, state: State, group: ParamGroup
@@ -112,6 +101,10 @@ class ASGD(TensorWise):
     ([0.25], [0.25])
     """
 
+    state_names = ("step", "ax")
+    rules = rules_with(lambd=check_number, alpha=check_number, t0=check_number)
+
+    @takes_settings
     def __init__(
         self,
         params: Params,
@@ -122,25 +115,7 @@ class ASGD(TensorWise):
         weight_decay: float = 0.0,
         *,
         maximize: bool = False,
-    ) -> None:
-        settings = {
-            "lr": lr,
-            "lambd": lambd,
-            "alpha": alpha,
-            "t0": t0,
-            "weight_decay": weight_decay,
-            "maximize": maximize,
-        }
-        super().__init__(params, settings)
-
-    def _check(self, settings: Mapping[str, Any]) -> None:
-        for setting in ("lr", "weight_decay"):
-            at_least(self._name, setting, settings[setting])
-        for setting in ("lambd", "alpha", "t0"):
-            check_number(self._name, setting, settings[setting])
-
-    def _start(self, param: Tensor, group: ParamGroup) -> State:
-        return {"ax": filled_like(param)}
+    ) -> None: ...
 
     def _change(
         self, value: Tensor, gradient: Tensor, state: State, group: ParamGroup
@@ -187,6 +162,10 @@ class LARS(TensorWise):
     [0.5, 4.0]
     """
 
+    state_names = ("momentum_buffer",)
+    rules = rules_with(trust_coefficient=not_negative)
+
+    @takes_settings
     def __init__(
         self,
         params: Params,
@@ -198,27 +177,7 @@ class LARS(TensorWise):
         eps: float = 0.0,
         *,
         maximize: bool = False,
-    ) -> None:
-        settings = {
-            "lr": lr,
-            "momentum": momentum,
-            "weight_decay": weight_decay,
-            "nesterov": nesterov,
-            "trust_coefficient": trust_coefficient,
-            "eps": eps,
-            "maximize": maximize,
-        }
-        super().__init__(params, settings)
-
-    def _check(self, settings: Mapping[str, Any]) -> None:
-        for setting in ("lr", "momentum", "weight_decay", "trust_coefficient", "eps"):
-            at_least(self._name, setting, settings[setting])
-
-    def _start_shared(self, group: ParamGroup) -> State:
-        return {}
-
-    def _start(self, param: Tensor, group: ParamGroup) -> State:
-        return {"momentum_buffer": filled_like(param)}
+    ) -> None: ...
 
     def _change(
         self, value: Tensor, gradient: Tensor, state: State, group: ParamGroup
@@ -263,6 +222,15 @@ class Muon(TensorWise):
     (2, 2)
     """
 
+    state_names = ("momentum_buffer",)
+    rules = rules_with(
+        momentum=below_one,
+        ns_coefficients=several("three numbers", *[check_number] * 3),
+        ns_steps=whole_above_zero,
+        adjust_lr_fn=choice("original", "match_rms_adamw", None),
+    )
+
+    @takes_settings
     def __init__(
         self,
         params: Params,
@@ -276,53 +244,16 @@ class Muon(TensorWise):
         adjust_lr_fn: str | None = None,
         *,
         maximize: bool = False,
-    ) -> None:
-        settings = {
-            "lr": lr,
-            "weight_decay": weight_decay,
-            "momentum": momentum,
-            "nesterov": nesterov,
-            "ns_coefficients": ns_coefficients,
-            "eps": eps,
-            "ns_steps": ns_steps,
-            "adjust_lr_fn": adjust_lr_fn,
-            "maximize": maximize,
-        }
-        super().__init__(params, settings)
+    ) -> None: ...
 
     def _check(self, settings: Mapping[str, Any]) -> None:
-        for setting in ("lr", "weight_decay", "eps"):
-            at_least(self._name, setting, settings[setting])
-        below_one(self._name, "momentum", settings["momentum"])
-        if settings["adjust_lr_fn"] not in (None, "original", "match_rms_adamw"):
-            raise OptimizerError(
-                f"Muon: adjust_lr_fn is {settings['adjust_lr_fn']!r}; it must be 'original',"
-                " 'match_rms_adamw' or None"
-            )
-        self._check_iteration(settings["ns_coefficients"], settings["ns_steps"])
+        super()._check(settings)
         for position, param in enumerate(settings["params"]):
             if param.ndim != 2:
                 raise OptimizerError(
                     f"Muon: parameter {position} has shape {tuple(param.shape)}, and only matrices"
                     " can be made orthogonal; give it to AdamW"
                 )
-
-    @staticmethod
-    def _check_iteration(coefficients: Any, steps: Any) -> None:
-        if not isinstance(coefficients, tuple | list) or len(coefficients) != 3:
-            raise OptimizerError(
-                f"Muon: ns_coefficients is {coefficients!r}; it must be three numbers"
-            )
-        if not isinstance(steps, int) or steps < 1:
-            raise OptimizerError(
-                f"Muon: ns_steps is {steps!r}; it must be a whole number of at least 1"
-            )
-
-    def _start_shared(self, group: ParamGroup) -> State:
-        return {}
-
-    def _start(self, param: Tensor, group: ParamGroup) -> State:
-        return {"momentum_buffer": filled_like(param)}
 
     def _change(
         self, value: Tensor, gradient: Tensor, state: State, group: ParamGroup

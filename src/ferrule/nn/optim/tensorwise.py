@@ -9,12 +9,20 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from itertools import count
+from typing import Any, ClassVar
 
 import numpy as np
 
 from ferrule.base.callbacks import call_back
-from ferrule.nn.optim.groups import OptimizerError, ParamGroup, Params, State, scalar, state_dtype
+from ferrule.nn.optim.groups import (
+    OptimizerError,
+    ParamGroup,
+    State,
+    adopted,
+    scalar,
+    state_dtype,
+)
 from ferrule.nn.optim.optimizer import Optimizer
 from ferrule.tensor import Tensor
 from ferrule.tensor.cell import writes_together
@@ -23,12 +31,17 @@ from ferrule.tensor.cell import writes_together
 class TensorWise(Optimizer):
     """The base of optimisers that update each tensor on its own."""
 
-    def __init__(self, params: Params, defaults: dict[str, Any]) -> None:
-        self.state: list[State] = []
-        self._shared: list[State] = []
-        super().__init__(params, defaults)
+    state_names: ClassVar[tuple[str, ...]]
+    """The names of the state: "step", the number of steps, for each group of parameters; each other
+    for each parameter, of its shape, and 0 before the first step."""
+
+    state: list[State]
+    """The state of each parameter."""
 
     def _begin(self, group: ParamGroup) -> None:
+        if not self.param_groups:
+            self.state = []
+            self._shared: list[State] = []
         shared = self._start_shared(group)
         self._shared.append(shared)
         self.state.extend({**shared, **self._start(param, group)} for param in group["params"])
@@ -69,14 +82,14 @@ class TensorWise(Optimizer):
         # to run before its memory is overwritten.
         for group, shared in zip(self.param_groups, self._shared, strict=True):
             _write(shared, self._advance(shared, group))
-        place = 0
+        places = count()
         for group, shared in zip(self.param_groups, self._shared, strict=True):
             common = self._common(shared, group)
             for param in group["params"]:
+                place = next(places)
                 if place in gradients:
                     state = {**self.state[place], **common}
                     self._update(param, gradients[place], state, group)
-                place += 1
 
     def _update(self, param: Tensor, gradient: Tensor, state: State, group: ParamGroup) -> None:
         slope = -wide(gradient) if group["maximize"] else wide(gradient)
@@ -86,9 +99,14 @@ class TensorWise(Optimizer):
 
     # -- the rules of an optimiser ---------------------------------------------------------------
 
+    def _state_names(self, group: ParamGroup) -> list[str]:
+        """The names of the state with the settings of a group."""
+        by_setting = [name for setting, name in self.structural if group[setting]]
+        return [*self.state_names, *by_setting]
+
     def _start_shared(self, group: ParamGroup) -> State:
-        """The state that all parameters of a group share: the number of steps."""
-        return {"step": scalar(0.0, group["params"])}
+        """The state that all parameters of a group share."""
+        return {"step": scalar(0.0, group["params"])} if "step" in self._state_names(group) else {}
 
     def _advance(self, shared: State, group: ParamGroup) -> State:
         """The shared state of the step that begins."""
@@ -98,9 +116,9 @@ class TensorWise(Optimizer):
         """Values computed from the shared state, which `_change` gets as well."""
         return {}
 
-    @abstractmethod
     def _start(self, param: Tensor, group: ParamGroup) -> State:
         """The state of a parameter before its first step."""
+        return {name: filled_like(param) for name in self._state_names(group) if name != "step"}
 
     @abstractmethod
     def _change(
@@ -118,18 +136,12 @@ class TensorWise(Optimizer):
         >>> sorted(Adam([Tensor([1.0])]).state_dict()["state"][0])
         ['exp_avg', 'exp_avg_sq', 'step']
         """
+        shared = {id(tensor) for state in self._shared for tensor in state.values()}
         state = {
-            place: {name: _saved(tensor, name in shared) for name, tensor in state.items()}
-            for place, (state, shared) in enumerate(
-                zip(self.state, self._each_shared(), strict=True)
-            )
+            place: {name: _saved(tensor, id(tensor) in shared) for name, tensor in state.items()}
+            for place, state in enumerate(self.state)
         }
         return {"state": state, "param_groups": self._saved_groups()}
-
-    def _each_shared(self) -> list[State]:
-        """The shared state of each parameter's group."""
-        pairs = zip(self.param_groups, self._shared, strict=True)
-        return [shared for group, shared in pairs for _ in group["params"]]
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
         """Continues from what `state_dict()`, or that of PyTorch's optimiser of this name, gave.
@@ -166,7 +178,7 @@ class TensorWise(Optimizer):
 
     def _loaded(self, place: int, found: Mapping[str, Any], fresh: State) -> State:
         """The state of one parameter, with the saved values for it."""
-        result = {}
+        result = dict(fresh)
         own, others = set(fresh) - {"step"}, set(found) - {"step"}
         if own and others and not own & others:
             raise OptimizerError(
@@ -174,24 +186,15 @@ class TensorWise(Optimizer):
                 f" as of another optimiser; this one keeps {', '.join(sorted(own))}"
             )
         for name, tensor in fresh.items():
-            value = found.get(name)
-            if value is None:
-                result[name] = tensor
-                continue
-            loaded = value if isinstance(value, Tensor) else Tensor(np.asarray(value))
-            if loaded.numel() != tensor.numel():
-                raise OptimizerError(
-                    f"{self._name}.load_state_dict: {name} of parameter {place} has shape"
-                    f" {tuple(loaded.shape)}, not {tuple(tensor.shape)}"
-                )
-            result[name] = loaded.detach().to(tensor.device).reshape(*tensor.shape).clone()
+            if found.get(name) is not None:
+                what = f"{self._name}.load_state_dict: {name} of parameter {place}"
+                result[name] = adopted(what, found[name], tensor)
         return result
 
     def _check_shared(self, values: Sequence[State]) -> None:
-        place = 0
+        places = iter(values)
         for group, shared in zip(self.param_groups, self._shared, strict=True):
-            states = values[place : place + len(group["params"])]
-            place += len(states)
+            states = [next(places) for _ in group["params"]]
             for name in shared:
                 if len({state[name].item() for state in states}) > 1:
                     raise OptimizerError(

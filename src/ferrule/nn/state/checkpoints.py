@@ -43,23 +43,7 @@ _STORAGES = {
     "DoubleStorage": dtypes.float64,
     "UntypedStorage": dtypes.uint8,
 }
-_DTYPES = {
-    "bool": dtypes.bool,
-    "uint8": dtypes.uint8,
-    "uint16": dtypes.uint16,
-    "uint32": dtypes.uint32,
-    "uint64": dtypes.uint64,
-    "int8": dtypes.int8,
-    "int16": dtypes.int16,
-    "int32": dtypes.int32,
-    "int64": dtypes.int64,
-    "float16": dtypes.float16,
-    "bfloat16": dtypes.bfloat16,
-    "float32": dtypes.float32,
-    "float64": dtypes.float64,
-    "float8_e4m3fn": dtypes.float8_e4m3,
-    "float8_e5m2": dtypes.float8_e5m2,
-}
+_DTYPES = {dtype.numpy_name: dtype for dtype in dtypes.all}  # which are PyTorch's names too
 
 # Classes of Python that hold values and do nothing else.
 _PLAIN = {
@@ -261,17 +245,8 @@ class _Unpickler(pickle.Unpickler):
         # PyTorch may note that a tensor is the negative of what its storage holds.
         return -read if marks and marks.get("neg") else read
 
-    def _typed_tensor(
-        self,
-        storage: _Storage,
-        offset: int,
-        shape: tuple[int, ...],
-        strides: tuple[int, ...],
-        requires_grad: bool,
-        hooks: Any,
-        dtype: DType,
-        *_: Any,
-    ) -> Tensor:
+    def _typed_tensor(self, storage: _Storage, *given: Any) -> Tensor:
+        offset, shape, strides, _requires_grad, _hooks, dtype, *_ = given
         return self._strided(storage, dtype, offset, shape, strides)
 
     def _strided(

@@ -32,16 +32,23 @@ class Mismatch(NamedTuple):
 # Walking a model
 
 
+def _holder(value: object) -> Any:
+    """The holder of the parts of a value: a container itself, or the attributes of an object."""
+    if isinstance(value, Mapping | list | tuple):
+        return value
+    return vars(value) if hasattr(value, "__dict__") and not isinstance(value, type) else {}
+
+
+def _held(holder: Any) -> Iterator[tuple[Any, Any]]:
+    """The parts, and their keys or positions."""
+    yield from holder.items() if isinstance(holder, Mapping) else enumerate(holder)
+
+
 def _children(value: object) -> Iterator[tuple[str, object]]:
     """The named parts of a container or an object; nothing for a leaf."""
-    if isinstance(value, Mapping):
-        yield from ((str(key), part) for key, part in value.items())
-    elif isinstance(value, tuple) and hasattr(value, "_fields"):
-        yield from zip(value._fields, value, strict=True)
-    elif isinstance(value, (list, tuple)):
-        yield from ((str(position), part) for position, part in enumerate(value))
-    elif hasattr(value, "__dict__") and not isinstance(value, type):
-        yield from vars(value).items()
+    names = getattr(value, "_fields", None) if isinstance(value, tuple) else None
+    for key, part in _held(_holder(value)):
+        yield str(key if names is None else names[key]), part
 
 
 def _walk(value: object, name: str, open_parts: frozenset[int]) -> Iterator[tuple[str, Tensor]]:
@@ -148,13 +155,8 @@ def _exchange(
     """Replace tensors in a value by their `id`; notes the old ones in `undo`."""
     if isinstance(value, Tensor) or id(value) in open_parts:
         return
-    container: Any = value
-    if not isinstance(value, Mapping | list | tuple):
-        container = (
-            vars(value) if hasattr(value, "__dict__") and not isinstance(value, type) else {}
-        )
-    items = container.items() if isinstance(container, Mapping) else enumerate(container)
-    for key, part in list(items):
+    container = _holder(value)
+    for key, part in list(_held(container)):
         if id(part) not in new:
             _exchange(part, new, undo, open_parts | {id(value)})
         elif isinstance(container, tuple):

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from typing import Any, Generic, NamedTuple, NoReturn, TypeVar
 
+from ferrule.base.calls import one_of
 from ferrule.ir.dtype import DTypeError, dtypes
 from ferrule.ir.shape.view import ShapeError
 from ferrule.tensor.algebra import factoring, solving
@@ -77,8 +78,7 @@ def qr(self: Tensor, mode: str | bool = "reduced", *, some: bool | None = None) 
     kind = mode if some is None else some
     if isinstance(kind, bool):
         kind = "reduced" if kind else "complete"
-    if kind not in ("reduced", "complete", "r"):
-        raise ValueError(f"[qr] mode {mode!r} is not one of 'reduced', 'complete', 'r'")
+    one_of(kind, ("reduced", "complete", "r"), "[qr] mode")
     q, r = factoring.qr(matrices_of(self, "qr", square=False), kind == "complete")
     if kind == "r":
         q = q.full(0, (0,))

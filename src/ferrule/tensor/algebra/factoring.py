@@ -24,6 +24,7 @@ from ferrule.tensor.algebra.matrices import (
     transposed,
 )
 from ferrule.tensor.algebra.solving import explained, finite, solve_triangular
+from ferrule.tensor.broadcast import part_of
 
 _NOT_FINITE = "look for NaN and infinity"
 
@@ -47,7 +48,7 @@ def _parts(value: TracedValue, shapes: Sequence[Sequence[int]]) -> list[TracedVa
         if stop == start:
             parts.append(value.full(0, (*batch, *shape)))
         else:
-            part = value.shrink([*[(0, n) for n in batch], (start, stop)])
+            part = part_of(value, start, stop)
             parts.append(part.reshape((*batch, *shape)))
         start = stop
     return parts
@@ -107,9 +108,8 @@ def qr(x: TracedValue, complete: bool) -> tuple[TracedValue, TracedValue]:
     """
     batch, rows, columns = _sides(x)
     if rows < columns:
-        every = [(0, n) for n in (*batch, rows)]
-        q, r = qr(x.shrink([*every, (0, rows)]), False)
-        rest = matrix_product(transposed(q), x.shrink([*every, (rows, columns)]))
+        q, r = qr(part_of(x, 0, rows), False)
+        rest = matrix_product(transposed(q), part_of(x, rows, columns))
         none = ((0, 0),) * (len(batch) + 1)
         return q, r.pad((*none, (0, columns - rows))) + rest.pad((*none, (rows, 0)))
     more = rows - columns if complete else 0

@@ -25,6 +25,7 @@ from ferrule.ir.dtype import DType
 from ferrule.ir.expr import sint
 from ferrule.ir.lazy import LazyBuffer
 from ferrule.tensor.algebra.matrices import matrix_product
+from ferrule.tensor.broadcast import expanded, part_of
 
 Array: TypeAlias = np.ndarray[Any, Any]
 
@@ -60,9 +61,9 @@ def halved(x: TracedValue, weighted: bool) -> TracedValue:
     if n % 2 == 0:
         # A part of a product would be computed number by number.
         spectrum = _steps(x.reshape((*rows, n // 2, 2)), False, count).contiguous()
-        return _combined(_part(spectrum, 0, count), n, _split_factors, weighted)
+        return _combined(part_of(spectrum, 0, count, -2), n, _split_factors, weighted)
     spectrum = _steps(x.reshape((*rows, n, 1)), False, count).contiguous()
-    spectrum = _part(spectrum, 0, count)
+    spectrum = part_of(spectrum, 0, count, -2)
     return _scaled(spectrum, n) if weighted else spectrum
 
 
@@ -275,9 +276,8 @@ def _later_step(x: TracedValue, radix: int, done: int, inverse: bool, count: int
 
 def _pairs_times(x: TracedValue, factors: TracedValue, turned: TracedValue) -> TracedValue:
     """Pairs by factors, and the other way round by others, added."""
-    ahead = (1,) * (len(x.shape) - len(factors.shape))
-    wide = [part.reshape((*ahead, *part.shape)).expand(x.shape) for part in (factors, turned)]
-    return x.muladd(wide[0], _reversed(x, -1) * wide[1])
+    factors, turned = expanded(factors, x.shape), expanded(turned, x.shape)
+    return x.muladd(factors, _reversed(x, -1) * turned)
 
 
 def _reversed(x: TracedValue, axis: int) -> TracedValue:
@@ -286,26 +286,20 @@ def _reversed(x: TracedValue, axis: int) -> TracedValue:
     return x.stride(steps)
 
 
-def _part(x: TracedValue, start: int, stop: int) -> TracedValue:
-    """Some of the pairs."""
-    return x.shrink([*((0, size) for size in x.shape[:-2]), (start, stop), (0, 2)])
-
-
 def _combined(x: TracedValue, n: int, make: Callable[..., Any], weighted: bool) -> TracedValue:
     """Frequencies times factors, and conjugates of those from the other end times others."""
     count = n // 2 + (make is _split_factors)
     skipped = n // 2 + 1 - count
     factors = [_table(_combination, x, number, make, n, weighted) for number in range(4)]
-    own = _pairs_times(_part(x, 0, count), *factors[:2])
-    other = _reversed(_part(x, skipped, n // 2 + 1), -2)
+    own = _pairs_times(part_of(x, 0, count, -2), *factors[:2])
+    other = _reversed(part_of(x, skipped, n // 2 + 1, -2), -2)
     return own + _pairs_times(other, *factors[2:])
 
 
 def _scaled(x: TracedValue, n: int) -> TracedValue:
     """Frequencies up to the middle times how often a real signal has each."""
     weights = _table(frequency_weights, x, n)
-    shape = (*(1,) * (len(x.shape) - 2), weights.shape[0], 1)
-    return x * weights.reshape(shape).expand(x.shape)
+    return x * expanded(weights, x.shape, len(x.shape) - 2)
 
 
 def _product(x: TracedValue, matrix: TracedValue) -> TracedValue:
@@ -314,6 +308,6 @@ def _product(x: TracedValue, matrix: TracedValue) -> TracedValue:
     rows = x.shape[: len(x.shape) - len(terms)]
     shape = (*rows, *matrix.shape)
     points = x.reshape((*rows, 1, *terms)).expand(shape)
-    factors = matrix.reshape((*(1,) * len(rows), *matrix.shape)).expand(shape)
+    factors = expanded(matrix, shape)
     axes = range(len(rows) + 1, len(shape))
     return (points * factors).sum(tuple(axes)).reshape((*rows, results))

@@ -111,7 +111,7 @@ def outer(self: Tensor, other: Tensor) -> Tensor:
     >>> Tensor([1, 2]).outer(Tensor([3, 4])).tolist()
     [[3, 4], [6, 8]]
     """
-    return self.flatten().unsqueeze(1) * self._wrap(other._read()).flatten()
+    return self.flatten().unsqueeze(1) * other.flatten()
 
 
 @method

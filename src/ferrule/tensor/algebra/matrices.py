@@ -6,7 +6,7 @@ from ferrule.autograd import Shape, TracedValue
 from ferrule.autograd.iota import iota, position_dtype
 from ferrule.ir.dtype import promote
 from ferrule.ir.expr import sint
-from ferrule.tensor.broadcast import broadcast_shape, known_size
+from ferrule.tensor.broadcast import broadcast_shape, expanded, known_size
 from ferrule.tensor.reduce.rowwise import accumulating
 
 
@@ -96,10 +96,9 @@ def above(shape: Shape, diagonal: int, device: str) -> TracedValue:
     """Where the column of the last two axes is at least the row + diagonal."""
     rows, columns = shape[-2:]
     dtype = promote(position_dtype(rows), position_dtype(columns))
-    row = iota(rows, dtype, device).reshape((rows, 1)).expand((rows, columns))
-    column = iota(columns, dtype, device).reshape((1, columns))
-    where = row + (diagonal - 1) < column.expand((rows, columns))
-    return where.reshape((1,) * (len(shape) - 2) + (rows, columns)).expand(shape)
+    row = expanded(iota(rows, dtype, device), (rows, columns), 0)
+    column = expanded(iota(columns, dtype, device), (rows, columns))
+    return expanded(row + (diagonal - 1) < column, shape)
 
 
 def upper(value: TracedValue, diagonal: int = 0) -> TracedValue:

@@ -24,7 +24,7 @@ from ferrule.tensor.algebra.matrices import (
     transposed,
     upper,
 )
-from ferrule.tensor.broadcast import broadcast_shape
+from ferrule.tensor.broadcast import broadcast_shape, part_of
 
 
 class LinalgError(np.linalg.LinAlgError):
@@ -142,7 +142,7 @@ def signed_log_determinant(x: TracedValue) -> TracedValue:
 def _reverse_slogdet(grad: TracedValue, entry: GradNode) -> Gradients:
     (x,) = entry.saved
     batch = x.shape[:-2]
-    to_log = grad.shrink([*[(0, n) for n in batch], (1, 2)]).reshape(batch)
+    to_log = part_of(grad, 1, 2).reshape(batch)
     return (over_matrices(to_log, x) * transposed(inverse(x, "slogdet")),)
 
 

@@ -20,7 +20,7 @@ from ferrule.ir.dtype import dtypes
 from ferrule.ir.expr import Expr, as_int, sint
 from ferrule.ir.shape.view import ShapeError, same
 from ferrule.tensor.base import Tensor
-from ferrule.tensor.broadcast import broadcast_shape, known_size
+from ferrule.tensor.broadcast import broadcast_shape, expanded, known_size
 from ferrule.tensor.cell import SELECT
 from ferrule.tensor.index.positions import (
     NEW,
@@ -270,7 +270,7 @@ def take_along_dim(self: Tensor, index: Tensor, dim: int | None = None) -> Tenso
     [[2], [3]]
     """
     if dim is None:
-        flat = self._wrap(index._read()).flatten()
+        flat = index.flatten()
         return self.flatten().take_along_dim(flat, 0)
     axis = self._axis(dim, "take_along_dim")
     own, other = list(self._shape), list(index._shape)
@@ -282,7 +282,7 @@ def take_along_dim(self: Tensor, index: Tensor, dim: int | None = None) -> Tenso
     own[axis] = other[axis] = 1
     shape = list(broadcast_shape((tuple(own), tuple(other)), "take_along_dim"))
     shape[axis] = -1
-    return self.expand(shape).gather(axis, self._wrap(index._read()).expand(shape))
+    return self.expand(shape).gather(axis, index.expand(shape))
 
 
 @method
@@ -356,10 +356,10 @@ def _set_where(self: Tensor, mask: Tensor, value: Operand) -> None:
         raise IndexError(
             f"[setitem] a mask of shape {mask._shape} does not fit shape {self._shape}"
         )
-    condition = mask._read().reshape((*mask._shape, *(1,) * (len(self._shape) - rank)))
+    condition = expanded(mask._read(), self._shape, 0)
     new = self._fitted(value, "setitem")
     with turn:  # or what another thread writes elsewhere would be lost
-        self._store(condition.expand(self._shape).where(new, self._read()), "setitem")
+        self._store(condition.where(new, self._read()), "setitem")
 
 
 _PLAIN = frozenset({int, slice, type(None), type(Ellipsis)})

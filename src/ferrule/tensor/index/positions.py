@@ -17,7 +17,7 @@ from ferrule.ir.expr import Expr, as_int, sint
 from ferrule.ir.lazyop import BinaryOps
 from ferrule.ir.shape.view import ShapeError, prod_sint, same
 from ferrule.tensor.base import Tensor
-from ferrule.tensor.broadcast import broadcast_shape, fit_shape
+from ferrule.tensor.broadcast import broadcast_shape, expanded, fit_shape
 from ferrule.tensor.data import from_host
 from ferrule.tensor.index.scattered import placed
 
@@ -310,10 +310,8 @@ class Plan:
 
     def _spread(self, merged: Shape, axis: int) -> TracedValue:
         """The positions for each lane of the merged value."""
-        count = self.positions.shape[0]
-        own = tuple([count if place == axis else 1 for place in range(len(merged))])
-        wide = (*merged[:axis], count, *merged[axis + 1 :])
-        return self.positions.reshape(own).expand(wide)
+        wide = (*merged[:axis], self.positions.shape[0], *merged[axis + 1 :])
+        return expanded(self.positions, wide, axis)
 
     def _to_result(self, axis: int, rank: int) -> list[int]:
         """The order that takes the positions' axes from `axis` to their place in the result."""

@@ -14,6 +14,7 @@ from ferrule.autograd.iota import iota, position_dtype
 from ferrule.autograd.rules import taken
 from ferrule.ir.dtype import dtypes
 from ferrule.ir.lazyop import BinaryOps, ReduceOps
+from ferrule.tensor.broadcast import expanded
 from ferrule.tensor.math.arithmetic import floor_div
 
 REDUCTIONS: Final = ("sum", "prod", "mean", "amax", "amin")
@@ -49,9 +50,8 @@ def _reverse_last(grad: TracedValue, entry: GradNode) -> Gradients:
     (positions,) = entry.saved
     axis = entry.arg
     count = positions.shape[axis]
-    own = [count if place == axis else 1 for place in range(len(positions.shape))]
-    number = iota(count, position_dtype(count), grad.node.device).reshape(tuple(own))
-    number = number.expand(positions.shape)
+    number = iota(count, position_dtype(count), grad.node.device)
+    number = expanded(number, positions.shape, axis)
     last = number.scatter(positions, axis, grad.shape[axis], "last").gather(positions, axis)
     counted = last.equals(number).where(taken(grad, positions, axis), 0)
     return _without(grad, positions, axis), counted, None
@@ -166,7 +166,7 @@ def _product_of_others(new: TracedValue, positions: TracedValue, axis: int) -> T
         return value.permute(order).reshape(shape).expand(square)
 
     number = iota(size, position_dtype(size), new.node.device)
-    number = number.reshape((1,) * (rank - 1) + (size,)).expand((*rows, size))
+    number = expanded(number, (*rows, size))
     lines = [number.reshape((*rows, *n)).expand(square) for n in ((size, 1), (1, size))]
     meets = against(positions, 1).equals(against(positions, 0))
     meets = meets.alu(BinaryOps.AND, lines[0].differs(lines[1]))

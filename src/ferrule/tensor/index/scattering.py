@@ -14,9 +14,10 @@ import numpy as np
 
 from ferrule.autograd import Number, TracedValue
 from ferrule.autograd.iota import position_dtype
+from ferrule.base.calls import one_of
 from ferrule.ir.shape.view import ShapeError, prod_sint
 from ferrule.tensor.base import Tensor
-from ferrule.tensor.broadcast import broadcast_shape, fit_shape
+from ferrule.tensor.broadcast import broadcast_shape, expanded, fit_shape
 from ferrule.tensor.data import from_host
 from ferrule.tensor.index.indexing import items_of, lanes_of, planned, put_at
 from ferrule.tensor.index.positions import Gather, host_positions, index_value, is_array, wrapped
@@ -46,8 +47,7 @@ def scatter(
     >>> Tensor([0, 0, 0]).scatter(0, Tensor([2, 0]), Tensor([5, 6])).tolist()
     [6, 0, 5]
     """
-    if reduce not in (None, "add"):
-        raise ValueError(f"[scatter] reduce is None or 'add', not {reduce!r}")
+    one_of(reduce, (None, "add"), "[scatter] reduce")
     axis, positions, own = _target_lanes(self, dim, index, "scatter")
     new = _source(self, src, positions, "scatter")
     if reduce == "add":
@@ -219,8 +219,7 @@ def _slices(
             f"[{what}] {places.shape[0]} positions on axis {dim} of shape {self._shape} need a "
             f"source of shape {wide}, not {source._shape}"
         )
-    ones = [places.shape[0] if place == axis else 1 for place in range(len(wide))]
-    return axis, places.reshape(tuple(ones)).expand(wide), own
+    return axis, expanded(places, wide, axis), own
 
 
 # -- at tuples of positions ----------------------------------------------------------------------
@@ -359,9 +358,7 @@ def _selects_parts(key: Sequence[Any]) -> bool:
 
 def _reduction(name: str, what: str) -> str:
     how = _NUMPY_NAMES.get(name, name)
-    if how not in REDUCTIONS:
-        known = ", ".join(repr(each) for each in REDUCTIONS)
-        raise ValueError(f"[{what}] reduce {name!r} is not one of {known}")
+    one_of(how, REDUCTIONS, f"[{what}] reduce")
     return how
 
 

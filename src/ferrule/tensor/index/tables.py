@@ -84,14 +84,14 @@ def embedding_bag(
         counted = ids.ne(_row(padding_idx, table))
     if offsets is None:
         return _even_bags(rows, counted, mode)
-    return _bags_at(rows, self._wrap(offsets._read()), include_last_offset, counted, mode)
+    return _bags_at(rows, offsets, include_last_offset, counted, mode)
 
 
 def _ids_and_table(self: Tensor, other: Tensor, what: str) -> tuple[Tensor, Tensor]:
     """The positions and the table as it was given, which may come in either order."""
     ids, table = self, other
     if dtypes.is_float(self.dtype) and not dtypes.is_float(other.dtype):
-        ids, table = self._wrap(other._read()), self
+        ids, table = other, self
     index_value(ids._read(), what)
     if len(table._shape) != 2:
         raise ShapeError(f"[{what}] a table has rows and columns, and {table._shape} is none")
@@ -110,7 +110,7 @@ def _rows(
     """The rows at positions, with the gradients that are asked for."""
     if max_norm is not None:
         _shorten(self, ids, table, max_norm, norm_type)
-    rows = self._wrap(table._read())[ids]
+    rows = table[ids]
     if scale_grad_by_freq:
         rows = self._wrap(_by_frequency(rows._read(), ids._read(), table._shape[0]))
     if padding_idx is None:
@@ -145,7 +145,7 @@ def _factors(self: Tensor, given: Tensor, shape: Shape, mode: str) -> Tensor:
             f"[embedding_bag] per_sample_weights of shape {given._shape} for positions of "
             f"shape {shape}; give one for each"
         )
-    return self._wrap(given._read()).unsqueeze(-1)
+    return given.unsqueeze(-1)
 
 
 def _even_bags(self: Tensor, counted: Tensor, mode: str) -> Tensor:

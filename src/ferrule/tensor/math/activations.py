@@ -5,8 +5,10 @@ Integers and bools are computed as the default float where a function is one of 
 
 from __future__ import annotations
 
+from ferrule.base.calls import one_of
 from ferrule.ir.shape.view import ShapeError
 from ferrule.tensor.base import Tensor
+from ferrule.tensor.broadcast import part_of
 from ferrule.tensor.data import from_host
 from ferrule.tensor.keywords import method
 from ferrule.tensor.math import errorfunction, special
@@ -128,8 +130,7 @@ def gelu(self: Tensor, approximate: str = "tanh") -> Tensor:
     >>> Tensor([0.0, 100.0]).gelu().tolist(), Tensor([0.0]).gelu("none").tolist()
     ([0.0, 100.0], [0.0])
     """
-    if approximate not in ("tanh", "none"):
-        raise ValueError(f"[gelu] approximate is 'tanh' or 'none', not {approximate!r}")
+    one_of(approximate, ("tanh", "none"), "[gelu] approximate")
     return apply(self, errorfunction.gelu_tanh if approximate == "tanh" else errorfunction.gelu)
 
 
@@ -336,9 +337,5 @@ def glu(self: Tensor, dim: int = -1) -> Tensor:
     size = value.shape[axis]
     if not isinstance(size, int) or size % 2:
         raise ShapeError(f"[glu] axis {dim} of {value.shape} has no halves; its size is odd")
-    whole = [(0, n) for n in value.shape]
-    halves = []
-    for part in ((0, size // 2), (size // 2, size)):
-        whole[axis] = part
-        halves.append(self._wrap(value.shrink(whole)))
-    return halves[0] * halves[1].sigmoid()
+    first, second = part_of(value, 0, size // 2, axis), part_of(value, size // 2, size, axis)
+    return self._wrap(first) * self._wrap(second).sigmoid()

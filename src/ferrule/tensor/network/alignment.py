@@ -20,7 +20,7 @@ from ferrule.ir.dtype import dtypes
 from ferrule.ir.lazyop import BinaryOps
 from ferrule.ir.shape.view import ShapeError
 from ferrule.tensor.base import Tensor
-from ferrule.tensor.broadcast import known_size
+from ferrule.tensor.broadcast import expanded, known_size, part_of
 from ferrule.tensor.data import from_host
 from ferrule.tensor.index.positions import index_value
 from ferrule.tensor.keywords import method
@@ -119,8 +119,7 @@ def _labels(
     longest = total if isinstance(given, Tensor | int) else max(given, default=0)
     before = self._wrap(lengths).cumsum(0, lengths.dtype)._read() - lengths
     shape = (batch, longest)
-    place = iota(longest, dtypes.int32, self.device).reshape((1, longest)).expand(shape)
-    index = before.reshape((batch, 1)).expand(shape) + place
+    index = expanded(before, shape, 0) + expanded(iota(longest, dtypes.int32, self.device), shape)
     return value.gather(index.reshape((batch * longest,)), 0).reshape(shape)
 
 
@@ -133,18 +132,18 @@ def _log_probability(
     states = 2 * count + 1
     device = scores.node.device
     wanted, skips = _states(labels, blank)
-    index = wanted.reshape((1, batch, states)).expand((time, batch, states))
-    step = iota(time, dtypes.int32, device).reshape((time, 1, 1)).expand(index.shape)
-    is_over = less_or_equal(inputs.reshape((1, batch, 1)).expand(index.shape), step)
+    index = expanded(wanted, (time, batch, states))
+    step = expanded(iota(time, dtypes.int32, device), index.shape, 0)
+    is_over = less_or_equal(expanded(inputs, index.shape, 1), step)
     emitted = scores.gather(index, 2)
     emitted = (emitted > _UNREACHED_SCORE).where(emitted, _UNREACHED_SCORE)
     # No logarithm of a probability is infinitely large: that marks steps after the end.
     emitted = is_over.where(emitted.full(math.inf), emitted).contiguous()
-    state = iota(states, dtypes.int32, device).reshape((1, states)).expand((batch, states))
+    state = expanded(iota(states, dtypes.int32, device), (batch, states))
     sums = state.equals(0).where(scores.full(0.0, state.shape), _UNREACHED_SCORE).contiguous()
     for piece in _steps(emitted):
         sums = _moved(sums, piece, skips).contiguous()
-    last = (lengths * 2).reshape((batch, 1)).expand(state.shape)
+    last = expanded(lengths * 2, state.shape, 0)
     ends = state.equals(last).alu(BinaryOps.OR, state.equals(last - 1))
     return rowwise.logsumexp(ends.where(sums, _UNREACHED_SCORE), (1,)).reshape((batch,))
 
@@ -160,12 +159,11 @@ def _states(labels: TracedValue, blank: int) -> tuple[TracedValue, TracedValue]:
     wanted = pairs.reshape((batch, 2 * count)).pad(((0, 0), (0, 1)))
     wanted = is_label.where(wanted, blank)
     states = 2 * count + 1
-    before = wanted.pad(((0, 0), (2, 0))).shrink(((0, batch), (0, states)))
+    before = part_of(wanted.pad(((0, 0), (2, 0))), 0, states)
     skips = is_label.alu(BinaryOps.AND, wanted.differs(before))
     # The first label has none before it.
     second = iota(states, dtypes.int32, labels.node.device) > 1
-    second = second.reshape((1, states)).expand(skips.shape)
-    return wanted, skips.alu(BinaryOps.AND, second).contiguous()
+    return wanted, skips.alu(BinaryOps.AND, expanded(second, skips.shape)).contiguous()
 
 
 def _steps(value: TracedValue) -> list[TracedValue]:
@@ -174,11 +172,9 @@ def _steps(value: TracedValue) -> list[TracedValue]:
     assert isinstance(length, int)
     if length == 1:
         return [value.reshape(value.shape[1:])]
-    rest = [(0, n) for n in value.shape[1:]]
     half = length // 2
-    front = value.shrink([(0, half), *rest]).contiguous()
-    back = value.shrink([(half, length), *rest]).contiguous()
-    return _steps(front) + _steps(back)
+    parts = (part_of(value, 0, half, 0), part_of(value, half, length, 0))
+    return [step for part in parts for step in _steps(part.contiguous())]
 
 
 def _moved(sums: TracedValue, emitted: TracedValue, skips: TracedValue) -> TracedValue:
@@ -187,7 +183,7 @@ def _moved(sums: TracedValue, emitted: TracedValue, skips: TracedValue) -> Trace
     wide = (batch, states, 3)  # from two states before, from one, from the state itself
     inside = sums.full(1).cast(dtypes.bool).pad(((0, 0), (2, 0)))
     sources = inside.where(sums.pad(((0, 0), (2, 0))), _UNREACHED_SCORE).window(1, 3)
-    is_skip = iota(3, dtypes.int32, sums.node.device).equals(0).reshape((1, 1, 3)).expand(wide)
-    open_ = is_skip.where(skips.reshape((batch, states, 1)).expand(wide), is_skip.full(True))
+    is_skip = expanded(iota(3, dtypes.int32, sums.node.device).equals(0), wide)
+    open_ = is_skip.where(expanded(skips, wide, 0), is_skip.full(True))
     total = rowwise.logsumexp(open_.where(sources, _UNREACHED_SCORE), (2,)).reshape((batch, states))
     return emitted.equals(math.inf).where(sums, total + emitted)

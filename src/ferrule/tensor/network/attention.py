@@ -25,6 +25,7 @@ from ferrule.ir.dtype import DType, dtypes
 from ferrule.ir.lazy import LazyBuffer
 from ferrule.ir.lazyop import ReduceOps
 from ferrule.tensor.algebra.matrices import matrix_product, transposed, wide_product
+from ferrule.tensor.broadcast import expanded
 from ferrule.tensor.math.special import exp, log
 from ferrule.tensor.reduce.rowwise import accumulating, softmax
 
@@ -69,7 +70,7 @@ def attention_weights(
         assert isinstance(rows, int)
         assert isinstance(columns, int)
         mask = _lower_triangle(rows, columns, scores.node.device)
-        mask = mask.reshape((1,) * (len(scores.shape) - 2) + mask.shape).expand(scores.shape)
+        mask = expanded(mask, scores.shape)
     if mask is None:
         return normalised(scores, last)
     if mask.dtype is not dtypes.bool:

@@ -14,6 +14,7 @@ from ferrule.autograd import Gradients, GradNode, Rule, TracedValue, is_recordin
 from ferrule.autograd.iota import iota
 from ferrule.ir.dtype import dtypes
 from ferrule.ir.lazy import LazyBuffer
+from ferrule.tensor.broadcast import expanded, part_of
 from ferrule.tensor.math.special import widened
 from ferrule.tensor.reduce import rowwise
 
@@ -40,8 +41,7 @@ def _is_chosen(labels: TracedValue, axis: int, like: TracedValue) -> TracedValue
     """Where the class is the label, for each element of a value."""
     shape = like.shape
     numbers = iota(shape[axis], labels.dtype, labels.node.device)
-    along = [shape[axis] if place == axis else 1 for place in range(len(shape))]
-    return labels.expand(shape).equals(numbers.reshape(tuple(along)).expand(shape))
+    return labels.expand(shape).equals(expanded(numbers, shape, axis))
 
 
 class LogChances(Protocol):
@@ -119,11 +119,7 @@ def _of_rows(x: TracedValue, axis: int) -> tuple[TracedValue, TracedValue]:
     is_first = TracedValue(LazyBuffer.const(True, dtypes.bool, shape, x.node.device))
     is_first = is_first.pad([(0, int(place == axis)) for place in range(len(shape))])
     stored = is_first.where(largest.expand(both), total.expand(both)).contiguous()
-    parts = [
-        [(n, n + 1) if place == axis else (0, size) for place, size in enumerate(shape)]
-        for n in (0, 1)
-    ]
-    return stored.shrink(parts[0]), stored.shrink(parts[1])
+    return part_of(stored, 0, 1, axis), part_of(stored, 1, 2, axis)
 
 
 def _reverse_of_labels(grad: TracedValue, entry: GradNode) -> Gradients:

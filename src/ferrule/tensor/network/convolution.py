@@ -179,7 +179,7 @@ def _convolved(
     sizes = known_sizes(filters.shape[2:], what)
     strides = each(stride, count, f"[{what}] stride")
     dilations = each(dilation, count, f"[{what}] dilation")
-    pads = _conv_paddings(padding, sizes, strides, dilations, what)
+    pads = conv_paddings(padding, sizes, strides, dilations, what)
     if any(amount for pair in pads for amount in pair):
         value = value.pad([(0, 0), (0, 0), *pads])
     found = windows(value, sizes, strides, dilations, what)
@@ -261,7 +261,7 @@ def _conv_result(
                 f"[{what}] a bias of shape {bias._shape} must be one number for each of the "
                 f"{result.shape[1]} filters"
             )
-        tensor = tensor + self._wrap(bias._read()).reshape(1, -1, *(1,) * count)
+        tensor = tensor + bias.reshape(1, -1, *(1,) * count)
     return tensor if len(self._shape) == count + 2 else tensor.squeeze(0)
 
 
@@ -289,7 +289,7 @@ def _check_channels(shape: Shape, filters: Shape, groups: int, what: str) -> Non
     )
 
 
-def _conv_paddings(
+def conv_paddings(
     padding: Any,
     sizes: Sequence[int],
     strides: Sequence[int],

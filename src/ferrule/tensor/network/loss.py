@@ -9,13 +9,14 @@ from numbers import Real
 import numpy as np
 
 from ferrule.autograd import Gradients, GradNode, Rule, TracedValue, record
+from ferrule.base.calls import one_of
 from ferrule.ir.dtype import DTypeError, dtypes
 from ferrule.ir.expr import sint
 from ferrule.ir.lazyop import BinaryOps
 from ferrule.ir.shape.view import ShapeError
 from ferrule.tensor.algebra.linalg import operand_value
 from ferrule.tensor.base import Tensor
-from ferrule.tensor.broadcast import check_devices, known_size
+from ferrule.tensor.broadcast import check_devices, expanded, known_size
 from ferrule.tensor.index.positions import in_range, index_value
 from ferrule.tensor.keywords import method
 from ferrule.tensor.math.arithmetic import Operand, as_floats, float_value, operands
@@ -31,13 +32,10 @@ def _check_smoothing(smoothing: float, what: str) -> None:
 
 def reduced(self: Tensor, reduction: str, what: str) -> Tensor:
     """The mean or the sum of losses, or the losses themselves."""
-    if reduction == "none":
-        return self
+    one_of(reduction, ("mean", "sum", "none"), f"[{what}] reduction")
     if reduction == "mean":
         return self.mean()
-    if reduction == "sum":
-        return self.sum()
-    raise ValueError(f"[{what}] reduction is 'mean', 'sum' or 'none', not {reduction!r}")
+    return self.sum() if reduction == "sum" else self
 
 
 def _fitting(self: Tensor, target: Operand, what: str) -> tuple[Tensor, Tensor]:
@@ -101,7 +99,7 @@ def cross_entropy(
             self, logs, target, reduction, label_smoothing, ignore_index, "cross_entropy", weight
         )
     scores = self.log_softmax(axis)
-    wanted = _smoothed(self._wrap(target._read()), axis, label_smoothing)
+    wanted = _smoothed(target, axis, label_smoothing)
     if weight is not None:
         weights = class_weights(scores, weight, self._shape, axis, "cross_entropy")
         wanted = wanted * self._wrap(weights)
@@ -225,8 +223,7 @@ def class_weights(
             f"[{what}] a weight of shape {weight._shape} must be one number for each of the "
             f"{classes} classes"
         )
-    along = tuple([classes if place == axis else 1 for place in range(len(shape))])
-    return weight._read().cast(self.dtype).reshape(along).expand(shape)
+    return expanded(weight._read().cast(self.dtype), shape, axis)
 
 
 # -- probabilities -------------------------------------------------------------------------------
@@ -251,7 +248,7 @@ def binary_cross_entropy(
     source = as_floats(self)
     _fitting(source, target, "binary_cross_entropy")
     losses = self._wrap(_surprise(*operands(source, target, "binary_cross_entropy")))
-    losses = losses if weight is None else losses * self._wrap(weight._read())
+    losses = losses if weight is None else losses * weight
     return reduced(losses, reduction, "binary_cross_entropy")
 
 
@@ -290,9 +287,9 @@ def binary_cross_entropy_with_logits(
     if pos_weight is None:
         losses = x.softplus() - x * target
     else:
-        more = (as_floats(self._wrap(pos_weight._read())) - 1) * target + 1
+        more = (as_floats(pos_weight) - 1) * target + 1
         losses = (x * target).neg() + x + more * (-x).softplus()
-    losses = losses if weight is None else losses * self._wrap(weight._read())
+    losses = losses if weight is None else losses * weight
     return reduced(losses, reduction, "binary_cross_entropy_with_logits")
 
 
@@ -474,10 +471,9 @@ def huber_loss(
 def _weighted(self: Tensor, weight: Tensor | None, reduction: str, what: str) -> Tensor:
     if weight is None:
         return reduced(self, reduction, what)
-    factors = self._wrap(weight._read())
-    losses = self * factors
+    losses = self * weight
     if reduction == "mean":
-        return losses.sum() / factors.expand(losses._shape).sum()
+        return losses.sum() / weight.expand(losses._shape).sum()
     return reduced(losses, reduction, what)
 
 

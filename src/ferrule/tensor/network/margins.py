@@ -84,7 +84,7 @@ def cosine_embedding_loss(
     >>> round(x.cosine_embedding_loss(x, Tensor([-1]), margin=0.25).item(), 6)
     0.75
     """
-    x, y = as_floats(self), as_floats(self._wrap(other._read()))
+    x, y = as_floats(self), as_floats(other)
     # PyTorch adds this to the squared lengths, so that zeros have a cosine.
     tiny = 1e-12
     squares = (x.square().sum(-1) + tiny) * (y.square().sum(-1) + tiny)
@@ -273,13 +273,13 @@ def multilabel_margin_loss(self: Tensor, target: Tensor, reduction: str = "mean"
     counts = self._wrap((places < 0).cast(dtypes.int32)).cumsum(1, dtypes.int32)._read()
     listed = counts.equals(0)
     wide = (batch, classes, classes)  # a right class, then any
-    number = iota(classes, places.dtype, self.device).reshape((1, 1, classes)).expand(wide)
+    number = expanded(iota(classes, places.dtype, self.device), wide)
     at = in_range(listed.where(places, -1), known_size(classes, what), what, 1, -1)
-    is_it = at.reshape((batch, classes, 1)).expand(wide).equals(number)
+    is_it = expanded(at, wide, 0).equals(number)
     is_right = largest(is_it, (1,)).expand(wide)
-    right = value.gather(at, 1).reshape((batch, classes, 1)).expand(wide)
+    right = expanded(value.gather(at, 1), wide, 0)
     short = self._wrap(1 - right + value.reshape((batch, 1, classes)).expand(wide)).clamp(min=0)
-    counted = listed.reshape((batch, classes, 1)).expand(wide)
+    counted = expanded(listed, wide, 0)
     counted = is_right.where(is_right.full(False), counted)
     losses = self._wrap(counted).where(short, 0).sum((1, 2)) / classes
     return reduced(losses.reshape(self._shape[:-1]), reduction, what)
@@ -312,7 +312,5 @@ def _scores_of(self: Tensor, target: Tensor, same: bool, what: str) -> tuple[Ten
             f"[{what}] targets of shape {target._shape} do not fit scores of shape "
             f"{self._shape}, which are (batch, classes): they are of shape {shape}"
         )
-    labels = self._wrap(target._read())
-    if dtypes.is_float(labels.dtype):
-        labels = labels.cast(dtypes.int64)
+    labels = target.cast(dtypes.int64) if dtypes.is_float(target.dtype) else target
     return scores, labels.reshape(scores._shape if same else scores._shape[:1])

@@ -37,9 +37,17 @@ def dropout(self: Tensor, p: float = 0.5, training: bool | None = None) -> Tenso
 
 
 def _dropped_out(
-    self: Tensor, p: float, training: bool | None, shape: Sequence[sint], what: str
+    self: Tensor,
+    p: float,
+    training: bool | None,
+    shape: Sequence[sint],
+    what: str,
+    chosen: Callable[[Tensor], Tensor] | None = None,
 ) -> Tensor:
-    """Dropout with one draw for each element of a shape that broadcasts to this one."""
+    """Dropout with one draw for each element of a shape that broadcasts to this one.
+
+    `chosen` gives the result from where elements are kept, if not the usual one.
+    """
     if not 0 <= p <= 1:
         raise ValueError(f"[{what}] the probability is between 0 and 1, not {p}")
     if p == 0 or not trains(training, self._read(), what):
@@ -47,7 +55,7 @@ def _dropped_out(
     if p == 1:
         return self.zeros_like()
     kept = self.rand(shape, device=self.device) >= p
-    return kept.where(self, 0) * (1 / (1 - p))
+    return kept.where(self, 0) * (1 / (1 - p)) if chosen is None else chosen(kept)
 
 
 @method
@@ -156,15 +164,12 @@ def alpha_dropout(self: Tensor, p: float = 0.5, training: bool | None = None) ->
     >>> Tensor([1.0, 2.0]).alpha_dropout(0.5).tolist()
     [1.0, 2.0]
     """
-    if not 0 <= p <= 1:
-        raise ValueError(f"[alpha_dropout] the probability is between 0 and 1, not {p}")
-    if p == 0 or not trains(training, self._read(), "alpha_dropout"):
-        return self
-    if p == 1:
-        return self.zeros_like()
-    scale = 1 / math.sqrt((1 - p) * (1 + p * _SELU_LIMIT**2))
-    kept = self.rand(self._shape, device=self.device) >= p
-    return kept.where(self, _SELU_LIMIT) * scale - scale * p * _SELU_LIMIT
+
+    def chosen(kept: Tensor) -> Tensor:
+        scale = 1 / math.sqrt((1 - p) * (1 + p * _SELU_LIMIT**2))
+        return kept.where(self, _SELU_LIMIT) * scale - scale * p * _SELU_LIMIT
+
+    return _dropped_out(self, p, training, self._shape, "alpha_dropout", chosen)
 
 
 @method
@@ -176,7 +181,7 @@ def bilinear(self: Tensor, other: Tensor, weight: Tensor, bias: Tensor | None = 
     [9.0]
     """
     result = self.einsum("...i,oij,...j->...o", self, weight, other)
-    return result if bias is None else result + self._wrap(bias._read())
+    return result if bias is None else result + bias
 
 
 @method
@@ -219,10 +224,9 @@ def scaled_dot_product_attention(
     [1.0, 0.0]
     """
     what = "scaled_dot_product_attention"
-    keys, values = self._wrap(key._read()), self._wrap(value._read())
     if enable_gqa:
-        keys, values = (_for_all_heads(self, x, what) for x in (keys, values))
-    given = _attended((self._read(), keys._read(), values._read()), what)
+        key, value = (_for_all_heads(self, x, what) for x in (key, value))
+    given = _attended((self._read(), key._read(), value._read()), what)
     query = given[0]
     depth = known_size(query.shape[-1], what)
     factor = 1 / math.sqrt(depth) if scale is None else scale

@@ -125,26 +125,21 @@ def _scaled(
     given = [part for part in (weight, bias) if part is not None]
     dtype = promote(value.dtype, *[part.dtype for part in given])
     result = function(self._wrap(rowwise.accumulating(value.cast(dtype))))
-    for part in given:
-        if prod_sint(part._shape) != prod_sint(shape):
-            raise ShapeError(
-                f"[{what}] a weight or bias of shape {part._shape} does not fit {tuple(shape)}"
-            )
     if weight is not None:
-        result = result * _along(self, weight, shape, what)
+        result = result * _along(weight, shape, what)
     if bias is not None:
-        result = result + _along(self, bias, shape, what)
+        result = result + _along(bias, shape, what)
     return result.cast(dtype)
 
 
-def _along(self: Tensor, tensor: Tensor, shape: Sequence[sint], what: str) -> Tensor:
+def _along(tensor: Tensor, shape: Sequence[sint], what: str) -> Tensor:
     """Another tensor, reshaped to vary along some axes only."""
     if tensor.numel() != prod_sint(shape):
         raise ShapeError(
-            f"[{what}] statistics and weights of shape {self._shape} have "
-            f"{prod_sint(shape)} numbers, one for each channel, not {tensor._shape}"
+            f"[{what}] a weight, bias or statistic of shape {tensor._shape} does not fit "
+            f"{tuple(shape)}; it is one number for each"
         )
-    return self._wrap(tensor._read()).reshape(shape)
+    return tensor.reshape(shape)
 
 
 def _channels(self: Tensor, what: str) -> list[sint]:
@@ -178,13 +173,13 @@ def batchnorm(
     axes = self._axes(axis, "batchnorm")
     shape = [size if place in axes else 1 for place, size in enumerate(self._shape)]
 
-    result = self - _along(self, mean, shape, "batchnorm")
+    result = self - _along(mean, shape, "batchnorm")
     if weight is not None:
-        result = result * _along(self, weight, shape, "batchnorm")
+        result = result * _along(weight, shape, "batchnorm")
     # invstd may be of the full rank already, as a mean with keepdim is.
-    factor = _along(self, invstd, shape, "batchnorm") if invstd.ndim == len(axes) else invstd
+    factor = _along(invstd, shape, "batchnorm") if invstd.ndim == len(axes) else invstd
     result = result * factor
-    return result if bias is None else result + _along(self, bias, shape, "batchnorm")
+    return result if bias is None else result + _along(bias, shape, "batchnorm")
 
 
 @method
@@ -234,8 +229,8 @@ def _with_statistics(
     what: str,
 ) -> Tensor:
     shape = _channels(self, what)
-    scale = (_along(self, variance, shape, what) + eps).rsqrt()
-    centre = _along(self, mean, shape, what)
+    scale = (_along(variance, shape, what) + eps).rsqrt()
+    centre = _along(mean, shape, what)
     return _scaled(self, lambda x: (x - centre) * scale, weight, bias, shape, what)
 
 

@@ -44,8 +44,8 @@ def max_pool1d(
     >>> Tensor([1, 3, 2, 5, 4]).max_pool1d(2, ceil_mode=True).tolist()
     [3, 5, 4]
     """
-    pool = (kernel_size, stride, padding, dilation, ceil_mode, 1)
-    return _max_pool(self, *pool, return_indices, "max_pool1d")
+    given = (kernel_size, stride, padding, dilation, ceil_mode)
+    return _max_pool(self, Pool.make("max_pool1d", 1, self._shape, *given), return_indices)
 
 
 @method
@@ -71,8 +71,8 @@ def max_pool2d(
     >>> Tensor([[[[1, 2, 3, 4], [5, 6, 7, 8]]]]).max_pool2d().tolist()
     [[[[6, 8]]]]
     """
-    pool = (kernel_size, stride, padding, dilation, ceil_mode, 2)
-    return _max_pool(self, *pool, return_indices, "max_pool2d")
+    given = (kernel_size, stride, padding, dilation, ceil_mode)
+    return _max_pool(self, Pool.make("max_pool2d", 2, self._shape, *given), return_indices)
 
 
 @method
@@ -91,35 +91,24 @@ def max_pool3d(
     >>> Tensor.arange(8).reshape(2, 2, 2).max_pool3d(2).item()
     7
     """
-    pool = (kernel_size, stride, padding, dilation, ceil_mode, 3)
-    return _max_pool(self, *pool, return_indices, "max_pool3d")
+    given = (kernel_size, stride, padding, dilation, ceil_mode)
+    return _max_pool(self, Pool.make("max_pool3d", 3, self._shape, *given), return_indices)
 
 
-def _max_pool(
-    self: Tensor,
-    kernel: Sizes,
-    stride: Sizes | None,
-    padding: Any,
-    dilation: Sizes,
-    ceil_mode: bool,
-    count: int,
-    return_indices: bool,
-    what: str,
-) -> Any:
-    pool = Pool.make(self._shape, kernel, stride, padding, dilation, ceil_mode, count, what)
-    result = pooled(self, pool, dtypes.min(self.dtype), largest, what)
-    return (result, max_places(self, pool, what)) if return_indices else result
+def _max_pool(self: Tensor, pool: Pool, return_indices: bool) -> Any:
+    result = pooled(self, pool, dtypes.min(self.dtype), largest)
+    return (result, max_places(self, pool)) if return_indices else result
 
 
-def max_places(self: Tensor, pool: Pool, what: str) -> Tensor:
+def max_places(self: Tensor, pool: Pool) -> Tensor:
     """Where in the pooled axes, taken together, the first largest element of a window is."""
     outside = dtypes.min(self.dtype)
-    values, axes = pool.taken(_bordered(self, pool, outside)._read().detach(), what)
+    values, axes = pool.taken(_bordered(self, pool, outside)._read().detach())
     first = len(self._shape) - len(pool.sizes)
-    spatial = [known_size(size, what) for size in self._shape[first:]]
+    spatial = [known_size(size, pool.what) for size in self._shape[first:]]
     # Counted from the end, so that the first is the largest, and what is outside 0.
     rest = _bordered(counted_down(self, spatial), pool, 0)._read()
-    rest, _ = pool.taken(rest, what)
+    rest, _ = pool.taken(rest)
     return first_places(self, values, axes, rest, math.prod(spatial))
 
 
@@ -162,8 +151,9 @@ def avg_pool1d(
     >>> Tensor([1.0, 3.0, 2.0, 5.0]).avg_pool1d(2).tolist()
     [2.0, 3.5]
     """
-    pool = (kernel_size, stride, padding, dilation, ceil_mode, 1)
-    return _avg_pool(self, *pool, count_include_pad, divisor_override, "avg_pool1d")
+    given = (kernel_size, stride, padding, dilation, ceil_mode)
+    pool = Pool.make("avg_pool1d", 1, self._shape, *given)
+    return _avg_pool(self, pool, count_include_pad, divisor_override)
 
 
 @method
@@ -188,8 +178,9 @@ def avg_pool2d(
     >>> Tensor([[[[1, 2, 3, 4], [5, 6, 7, 8]]]]).avg_pool2d().tolist()
     [[[[3.5, 5.5]]]]
     """
-    pool = (kernel_size, stride, padding, dilation, ceil_mode, 2)
-    return _avg_pool(self, *pool, count_include_pad, divisor_override, "avg_pool2d")
+    given = (kernel_size, stride, padding, dilation, ceil_mode)
+    pool = Pool.make("avg_pool2d", 2, self._shape, *given)
+    return _avg_pool(self, pool, count_include_pad, divisor_override)
 
 
 @method
@@ -209,35 +200,26 @@ def avg_pool3d(
     >>> Tensor.arange(8).reshape(2, 2, 2).avg_pool3d(2).item()
     3.5
     """
-    pool = (kernel_size, stride, padding, dilation, ceil_mode, 3)
-    return _avg_pool(self, *pool, count_include_pad, divisor_override, "avg_pool3d")
+    given = (kernel_size, stride, padding, dilation, ceil_mode)
+    pool = Pool.make("avg_pool3d", 3, self._shape, *given)
+    return _avg_pool(self, pool, count_include_pad, divisor_override)
 
 
 def _avg_pool(
-    self: Tensor,
-    kernel: Sizes,
-    stride: Sizes | None,
-    padding: Any,
-    dilation: Sizes,
-    ceil_mode: bool,
-    count: int,
-    count_include_pad: bool,
-    divisor: int | None,
-    what: str,
+    self: Tensor, pool: Pool, count_include_pad: bool = True, divisor: int | None = None
 ) -> Tensor:
     if divisor == 0:
-        raise ValueError(f"[{what}] divisor_override must not be 0")
-    pool = Pool.make(self._shape, kernel, stride, padding, dilation, ceil_mode, count, what)
+        raise ValueError(f"[{pool.what}] divisor_override must not be 0")
     source = as_floats(self)
     if divisor is None and count_include_pad and not any(pool.extra):
-        return pooled(source, pool, 0, rounded_mean, what)
-    total = in_float32(source, lambda x: pooled(x, pool, 0, TracedValue.sum, what))
+        return pooled(source, pool, 0, rounded_mean)
+    total = in_float32(source, lambda x: pooled(x, pool, 0, TracedValue.sum))
     if divisor is not None:
         return total / divisor
-    return total / _counted(source, pool, count_include_pad, what)
+    return total / _counted(source, pool, count_include_pad)
 
 
-def _counted(self: Tensor, pool: Pool, include_pad: bool, what: str) -> Tensor:
+def _counted(self: Tensor, pool: Pool, include_pad: bool) -> Tensor:
     """How many elements of each window count."""
     first = len(self._shape) - len(pool.sizes)
     value = self._read()
@@ -248,15 +230,13 @@ def _counted(self: Tensor, pool: Pool, include_pad: bool, what: str) -> Tensor:
         borders = [(0, 0)] * first + [(0, more) for more in pool.extra]
         wide = [n + sum(pair) for n, pair in zip(ones.shape, padding, strict=True)]
         ones = value.full(1, tuple(wide))
-    counted, axes = pool.taken(ones.pad(borders) if pool.is_padded else ones, what)
+    counted, axes = pool.taken(ones.pad(borders) if pool.is_padded else ones)
     return dropped(self, counted.sum(axes), axes, False)
 
 
-def pooled(
-    self: Tensor, pool: Pool, outside: bool | int | float, combine: Combine, what: str
-) -> Tensor:
+def pooled(self: Tensor, pool: Pool, outside: bool | int | float, combine: Combine) -> Tensor:
     """Each window combined into one element."""
-    value, axes = pool.taken(_bordered(self, pool, outside)._read(), what)
+    value, axes = pool.taken(_bordered(self, pool, outside)._read())
     return dropped(self, combine(value, axes), axes, False)
 
 
@@ -281,7 +261,8 @@ def lp_pool1d(
     >>> Tensor([3.0, 4.0, 0.0, 0.0]).lp_pool1d(2, 2).tolist()
     [5.0, 0.0]
     """
-    return _lp_pool(self, norm_type, kernel_size, stride, ceil_mode, 1, "lp_pool1d")
+    given = (kernel_size, stride, 0, 1, ceil_mode)
+    return _lp_pool(self, norm_type, Pool.make("lp_pool1d", 1, self._shape, *given))
 
 
 @method
@@ -304,7 +285,8 @@ def lp_pool2d(
     >>> Tensor([[3.0, 0.0], [0.0, 4.0]]).lp_pool2d(2, 2).item()
     5.0
     """
-    return _lp_pool(self, norm_type, kernel_size, stride, ceil_mode, 2, "lp_pool2d")
+    given = (kernel_size, stride, 0, 1, ceil_mode)
+    return _lp_pool(self, norm_type, Pool.make("lp_pool2d", 2, self._shape, *given))
 
 
 @method
@@ -321,32 +303,18 @@ def lp_pool3d(
     >>> Tensor([[[3.0, 4.0]]]).lp_pool3d(1, (1, 1, 2)).item()
     7.0
     """
-    return _lp_pool(self, norm_type, kernel_size, stride, ceil_mode, 3, "lp_pool3d")
+    given = (kernel_size, stride, 0, 1, ceil_mode)
+    return _lp_pool(self, norm_type, Pool.make("lp_pool3d", 3, self._shape, *given))
 
 
-def _lp_pool(
-    self: Tensor,
-    power: float,
-    kernel: Sizes,
-    stride: Sizes | None,
-    ceil_mode: bool,
-    count: int,
-    what: str,
-) -> Tensor:
+def _lp_pool(self: Tensor, power: float, pool: Pool) -> Tensor:
     if not power > 0:
-        raise ValueError(f"[{what}] norm_type {power} must be more than 0")
+        raise ValueError(f"[{pool.what}] norm_type {power} must be more than 0")
     source = as_floats(self)
     if math.isinf(power):
         size: Tensor = source.abs()
-        return pooled(
-            size,
-            Pool.make(self._shape, kernel, stride, 0, 1, ceil_mode, count, what),
-            0,
-            largest,
-            what,
-        )
-    mean = _avg_pool(source.pow(power), kernel, stride, 0, 1, ceil_mode, count, True, None, what)
-    total = mean * math.prod((kernel,) * count if isinstance(kernel, int) else kernel)
+        return pooled(size, pool, 0, largest)
+    total = _avg_pool(source.pow(power), pool) * math.prod(pool.sizes)
     empty = total.eq(0)
     return empty.where(0, empty.where(1, total).pow(1 / power))
 
@@ -466,7 +434,7 @@ def im2col(
             f"[im2col] shape {self._shape} is not (batch, channels, height, width), or without "
             "the batch"
         )
-    pool = Pool.make(self._shape, kernel_size, stride, padding, dilation, False, 2, "im2col")
+    pool = Pool.make("im2col", 2, self._shape, kernel_size, stride, padding, dilation)
     source = _bordered(self, pool, 0)._read()
     if len(self._shape) == 3:
         source = source.reshape((1, *source.shape))

@@ -8,19 +8,19 @@ from typing import Any, TypeAlias
 
 from ferrule.autograd import TracedValue
 from ferrule.autograd.iota import iota
+from ferrule.base.calls import one_of
 from ferrule.ir.dtype import dtypes, promote
-from ferrule.ir.expr import sint
 from ferrule.ir.shape.view import ShapeError
 from ferrule.tensor.algebra.matrices import matrix_product, transposed
 from ferrule.tensor.base import Tensor
-from ferrule.tensor.broadcast import check_devices, known_size
+from ferrule.tensor.broadcast import check_devices, expanded, known_size, part_of
 from ferrule.tensor.keywords import method
 from ferrule.tensor.math.arithmetic import as_floats, float_value
 from ferrule.tensor.math.functions import in_float32
 from ferrule.tensor.network import sampling
 from ferrule.tensor.network.pooling import counted_down, first_places, max_places, pooled
 from ferrule.tensor.network.windows import Pool
-from ferrule.tensor.reduce.reductions import dropped, largest
+from ferrule.tensor.reduce.reductions import dropped, largest, squeezed
 from ferrule.tensor.reduce.rowwise import accumulating, rounded_mean
 
 Wanted: TypeAlias = int | Sequence[int | None]
@@ -128,7 +128,7 @@ def _even_pool(self: Tensor, sizes: Sequence[int], parts: Sequence[int], what: s
     if any(n == 0 or size % n for size, n in zip(sizes, parts, strict=True)):
         return None
     kernel = [size // n for size, n in zip(sizes, parts, strict=True)]
-    return Pool.make(self._shape, kernel, None, 0, 1, False, len(kernel), what)
+    return Pool.make(what, len(kernel), self._shape, kernel, None)
 
 
 def _adaptive_mean(self: Tensor, wanted: Wanted, count: int, what: str) -> Tensor:
@@ -136,7 +136,7 @@ def _adaptive_mean(self: Tensor, wanted: Wanted, count: int, what: str) -> Tenso
     source = as_floats(self)
     pool = _even_pool(self, sizes, parts, what)
     if pool is not None:
-        return pooled(source, pool, 0, rounded_mean, what)
+        return pooled(source, pool, 0, rounded_mean)
     return in_float32(source, lambda x: _means_of_parts(x, sizes, parts))
 
 
@@ -145,15 +145,13 @@ def _means_of_parts(self: Tensor, sizes: Sequence[int], parts: Sequence[int]) ->
     first = len(value.shape) - len(parts)
     for axis, (length, count) in enumerate(zip(sizes, parts, strict=True), first):
         if count == 0:
-            value = value.shrink([(0, 0 if i == axis else n) for i, n in enumerate(value.shape)])
+            value = part_of(value, 0, 0, axis)
             continue
         table = sampling.Parts.make(length, count, self.device)
         found = sampling.gathered(_computed(value, axis, first), axis, table.index)
-        kept = sampling.spread(table.inside, axis, found.shape).where(found, 0)
-        total = kept.sum((axis + 1,))
-        total = total.reshape((*found.shape[: axis + 1], *found.shape[axis + 2 :]))
-        size = table.sizes.cast(total.dtype).reshape((count, *(1,) * (len(value.shape) - axis - 1)))
-        value = total / size.reshape((*(1,) * axis, *size.shape)).expand(total.shape)
+        kept = expanded(table.inside, found.shape, axis).where(found, 0)
+        total = squeezed(kept.sum((axis + 1,)), (axis + 1,))
+        value = total / expanded(table.sizes.cast(total.dtype), total.shape, axis)
     return self._wrap(value)
 
 
@@ -161,8 +159,8 @@ def _adaptive_max(self: Tensor, wanted: Wanted, count: int, return_indices: bool
     sizes, parts = _parts(self, wanted, count, what)
     pool = _even_pool(self, sizes, parts, what)
     if pool is not None:
-        result = pooled(self, pool, dtypes.min(self.dtype), largest, what)
-        return (result, max_places(self, pool, what)) if return_indices else result
+        result = pooled(self, pool, dtypes.min(self.dtype), largest)
+        return (result, max_places(self, pool)) if return_indices else result
     if 0 in parts:
         shape = (*self._shape[: len(self._shape) - count], *parts)
         none = self._wrap(self._read().nothing(shape))
@@ -186,7 +184,7 @@ def _of_parts(
     for length, count in zip(sizes, parts, strict=True):
         table = sampling.Parts.make(length, count, self.device)
         found = sampling.gathered(value, axis, table.index)
-        value = sampling.spread(table.inside, axis, found.shape).where(found, outside)
+        value = expanded(table.inside, found.shape, axis).where(found, outside)
         axes.append(axis + 1)
         axis += 2
     return value, axes
@@ -223,9 +221,7 @@ def interpolate(
     """
     if isinstance(scale_factor, str):  # as tinygrad's interpolate(size, mode)
         scale_factor, mode = None, scale_factor
-    if mode not in _MODES:
-        names = ", ".join(repr(name) for name in _MODES)
-        raise ValueError(f"[interpolate] mode {mode!r} is not one of {names}")
+    one_of(mode, _MODES, "[interpolate] mode")
     if align_corners and mode in (*_NEAREST, "area"):
         raise ValueError(f"[interpolate] align_corners is not for mode {mode!r}")
     sizes, wanted, steps = _new_sizes(self, size, scale_factor, recompute_scale_factor)
@@ -374,8 +370,8 @@ def grid_sample(
     >>> image.grid_sample(Tensor([[[[0.0, 0.0], [-0.5, -0.5]]]])).tolist()
     [[[[2.5, 1.0]]]]
     """
-    _one_of(mode, ("bilinear", "nearest", "bicubic"), "mode")
-    _one_of(padding_mode, ("zeros", "border", "reflection"), "padding_mode")
+    one_of(mode, ("bilinear", "nearest", "bicubic"), "[grid_sample] mode")
+    one_of(padding_mode, ("zeros", "border", "reflection"), "[grid_sample] padding_mode")
     own, points = float_value(self), grid._read()
     count = len(own.shape) - 2
     fits = count in (2, 3) and len(points.shape) == count + 2
@@ -507,12 +503,6 @@ def _computed(value: TracedValue, axis: int, first: int) -> TracedValue:
     return value.contiguous() if axis > first else value
 
 
-def _one_of(given: str, names: Sequence[str], what: str) -> None:
-    if given not in names:
-        listed = ", ".join(repr(name) for name in names)
-        raise ValueError(f"[grid_sample] {what} {given!r} is not one of {listed}")
-
-
 def _coordinates(spatial: Sequence[int], axis: int, align: bool, like: TracedValue) -> TracedValue:
     """From -1 to 1 along one axis of a grid: of its corners' centres, or its borders."""
     size = spatial[axis]
@@ -521,6 +511,4 @@ def _coordinates(spatial: Sequence[int], axis: int, align: bool, like: TracedVal
         line = place * (2 / (size - 1)) - 1 if size > 1 else place - 1
     else:
         line = (place * 2 + (1 - size)) / size
-    shape: list[sint] = [1] * len(spatial)
-    shape[axis] = size
-    return line.reshape(tuple(shape)).expand(tuple(spatial))
+    return expanded(line, tuple(spatial), axis)

@@ -10,13 +10,15 @@ from __future__ import annotations
 import math
 from math import gcd
 
-from ferrule.autograd import Shape, TracedValue
+from ferrule.autograd import TracedValue
 from ferrule.autograd.iota import iota
 from ferrule.base.records import dataclass
 from ferrule.ir.dtype import DType, dtypes
 from ferrule.ir.lazyop import BinaryOps, UnaryOps
+from ferrule.tensor.broadcast import expanded, part_of
 from ferrule.tensor.math.arithmetic import floor_div, round_down
 from ferrule.tensor.math.functions import round_half_even
+from ferrule.tensor.reduce.reductions import squeezed
 
 _MAX_RATIO_SUM = 9  # sum of the two numbers of a ratio of sizes up to which no table is made
 _CUBIC = -0.75  # the slope of the cubic kernel at 1, as PyTorch's
@@ -39,21 +41,14 @@ def gathered(value: TracedValue, axis: int, index: TracedValue) -> TracedValue:
     return found.reshape((*before, places, taps, *after))
 
 
-def spread(table: TracedValue, axis: int, shape: Shape) -> TracedValue:
-    """A table (places, taps) for each element of a value with these axes from `axis` on."""
-    return table.reshape((*(1,) * axis, *table.shape, *(1,) * (len(shape) - axis - 2))).expand(
-        shape
-    )
-
-
 def resized(
     value: TracedValue, axis: int, index: TracedValue, weight: TracedValue | None
 ) -> TracedValue:
     """The sum of the elements at the taps, each times its weight; without one the first tap."""
     found = gathered(value, axis, index)
     if weight is not None:
-        found = (found * spread(weight, axis, found.shape)).sum((axis + 1,))
-    return found.reshape((*found.shape[: axis + 1], *found.shape[axis + 2 :]))
+        found = (found * expanded(weight, found.shape, axis)).sum((axis + 1,))
+    return squeezed(found, (axis + 1,))
 
 
 def repeated(value: TracedValue, axis: int, times: int) -> TracedValue:
@@ -65,10 +60,8 @@ def repeated(value: TracedValue, axis: int, times: int) -> TracedValue:
 
 def every(value: TracedValue, axis: int, start: int, step: int, count: int) -> TracedValue:
     """So many elements along an axis, from `start` on, each `step` after the one before."""
-    part = [(0, n) for n in value.shape]
-    part[axis] = (start, start + (count - 1) * step + 1)
-    steps = [step if i == axis else 1 for i in range(len(part))]
-    return value.shrink(part).stride(steps)
+    steps = [step if i == axis else 1 for i in range(len(value.shape))]
+    return part_of(value, start, start + (count - 1) * step + 1, axis).stride(steps)
 
 
 def blended(value: TracedValue, axis: int, wanted: int, align: bool) -> TracedValue | None:
@@ -90,8 +83,7 @@ def blended(value: TracedValue, axis: int, wanted: int, align: bool) -> TracedVa
     twice = 0 if ends else down - up  # the shift
     low, high = _sides(repeated(value, axis, up), axis, wanted, up, down, twice // 2)
     table = _share_of_high(size, wanted, up, down, twice, value.dtype, value.node.device)
-    after = len(value.shape) - axis - 1
-    share = table.reshape((*(1,) * axis, wanted, *(1,) * after)).expand(low.shape)
+    share = expanded(table, low.shape, axis)
     return high.muladd(share, low * (1 - share))
 
 
@@ -140,49 +132,50 @@ def centres(
 
 def linear_taps(size: int, where: TracedValue) -> tuple[TracedValue, TracedValue]:
     """The elements on both sides of each place, and their weights."""
-    where = where.maximum(0)
-    low = _at_most(round_down(where), size - 1)
-    tap = _tap_numbers(where, 2)
-    weight = linear_weights((where - low).reshape((*where.shape, 1)), tap)
-    index = _beside(low, tap)
-    return _at_most(index, size - 1).cast(dtypes.int32), weight
+    at, weight = _around(where.maximum(0), 2)
+    return _at_most(at, size - 1).cast(dtypes.int32), weight
 
 
 def cubic_taps(size: int, where: TracedValue) -> tuple[TracedValue, TracedValue]:
     """Four elements around each place, those beyond the border being the last, and weights."""
-    low = round_down(where)
-    tap = _tap_numbers(where, 4) - 1
-    weight = cubic_weights((where - low).reshape((*where.shape, 1)), tap)
-    return _at_most(_beside(low, tap).maximum(0), size - 1).cast(dtypes.int32), weight
+    at, weight = _around(where, 4)
+    return _at_most(at.maximum(0), size - 1).cast(dtypes.int32), weight
+
+
+def _around(where: TracedValue, taps: int) -> tuple[TracedValue, TracedValue]:
+    """The positions of two or four elements around each place, as a new last axis, and weights."""
+    low = round_down(where.detach())
+    tap = _tap_numbers(where, taps)
+    tap = tap if taps == 2 else tap - 1
+    fraction = expanded(where - low, tap.shape, 0)
+    weight = _linear_weights(fraction, tap) if taps == 2 else _cubic_weights(fraction, tap)
+    return _beside(low, tap), weight
 
 
 def _tap_numbers(where: TracedValue, taps: int) -> TracedValue:
     """0, 1, … for the taps, as a last axis after those of the places."""
-    shape = where.shape
     number = iota(taps, where.dtype, where.node.device)
-    return number.reshape((*(1,) * len(shape), taps)).expand((*shape, taps))
+    return expanded(number, (*where.shape, taps))
 
 
 def _beside(low: TracedValue, tap: TracedValue) -> TracedValue:
-    return low.reshape((*low.shape, 1)).expand(tap.shape) + tap
+    return expanded(low, tap.shape, 0) + tap
 
 
 def _at_most(value: TracedValue, limit: int) -> TracedValue:
     return (value > limit).where(value.full(limit), value)
 
 
-def linear_weights(fraction: TracedValue, tap: TracedValue) -> TracedValue:
+def _linear_weights(fraction: TracedValue, tap: TracedValue) -> TracedValue:
     """1 - fraction for tap 0 and the fraction for tap 1."""
-    fraction = fraction.expand(tap.shape)
     return (tap > 0).where(fraction, 1 - fraction)
 
 
-def cubic_weights(fraction: TracedValue, tap: TracedValue) -> TracedValue:
+def _cubic_weights(fraction: TracedValue, tap: TracedValue) -> TracedValue:
     """Keys' cubic convolution kernel at the distance of the taps -1, 0, 1, 2.
 
     R. Keys, "Cubic convolution interpolation for digital image processing", 1981, equation 15.
     """
-    fraction = fraction.expand(tap.shape)
     far = (tap < 1).where(fraction - tap, tap - fraction)
     inner = ((_CUBIC + 2) * far - (_CUBIC + 3)) * far * far + 1
     outer = ((_CUBIC * far - 5 * _CUBIC) * far + 8 * _CUBIC) * far - 4 * _CUBIC
@@ -211,7 +204,7 @@ class Parts:
         start = floor_div(part * length, part.full(count))
         stop = floor_div((part + 1) * length + (count - 1), part.full(count))
         index = _beside(start, _tap_numbers(start, taps))
-        inside = index < stop.reshape((count, 1)).expand(index.shape)
+        inside = index < expanded(stop, index.shape, 0)
         return Parts(index, inside, stop - start)
 
 
@@ -236,7 +229,7 @@ def sampled(
     for axis in range(count):
         size = spatial[axis]
         assert isinstance(size, int)
-        own = grid.shrink([(0, batch), (0, places), (count - 1 - axis, count - axis)])
+        own = part_of(grid, count - 1 - axis, count - axis)
         taps = _grid_taps(own.reshape((batch, places)), size, mode, padding, align)
         at, factor, fits = [_among(part, axis, count) for part in taps]
         index = at if index is None else _joined(index * size, at, BinaryOps.ADD)
@@ -278,12 +271,7 @@ def _grid_taps(
         near = round_half_even(where.detach())
         at, weight = near.reshape((*near.shape, 1)), where.full(1, (*where.shape, 1))
     else:
-        taps = _tap_numbers(where, 2 if mode == "bilinear" else 4)
-        taps = taps if mode == "bilinear" else taps - 1
-        low = round_down(where.detach())
-        fraction = (where - low).reshape((*where.shape, 1))
-        weight = (linear_weights if mode == "bilinear" else cubic_weights)(fraction, taps)
-        at = _beside(low, taps)
+        at, weight = _around(where, 2 if mode == "bilinear" else 4)
         if mode == "bicubic":
             at = _bordered(at, size, padding, align)
     inside = (at > -1).alu(BinaryOps.AND, at < size)

@@ -116,6 +116,8 @@ def blocks(value: TracedValue, sizes: Sequence[int], what: str) -> tuple[TracedV
 class Pool:
     """The windows of a pooling: one entry for each of the last axes."""
 
+    what: str
+    """The method that pools."""
     sizes: tuple[int, ...]
     strides: tuple[int, ...]
     dilations: tuple[int, ...]
@@ -125,14 +127,14 @@ class Pool:
 
     @staticmethod
     def make(
+        what: str,
+        count: int,
         shape: Shape,
         kernel: Sizes,
         stride: Sizes | None,
-        padding: Any,
-        dilation: Sizes,
-        ceil_mode: bool,
-        count: int,
-        what: str,
+        padding: Any = 0,
+        dilation: Sizes = 1,
+        ceil_mode: bool = False,
     ) -> Pool:
         """The windows over the last axes of a shape; an int for a kernel counts for `count`."""
         sizes = (kernel,) * count if isinstance(kernel, int) else tuple(kernel)
@@ -148,7 +150,7 @@ class Pool:
             spatial = shape[len(shape) - count :]
             parts = zip(spatial, sizes, strides, dilations, pads, strict=True)
             extra = [_overhang(*part, what) for part in parts]
-        return Pool(sizes, strides, dilations, tuple(pads), tuple(extra))
+        return Pool(what, sizes, strides, dilations, tuple(pads), tuple(extra))
 
     @property
     def is_padded(self) -> bool:
@@ -162,12 +164,12 @@ class Pool:
         ]
         return [(0, 0)] * (rank - len(self.sizes)) + spatial
 
-    def taken(self, value: TracedValue, what: str) -> tuple[TracedValue, list[int]]:
+    def taken(self, value: TracedValue) -> tuple[TracedValue, list[int]]:
         """The windows of a padded value, and the axes inside them."""
         count = len(self.sizes)
         if self.strides == self.sizes and all(step == 1 for step in self.dilations):
-            return blocks(value, self.sizes, what)
-        value = windows(value, self.sizes, self.strides, self.dilations, what)
+            return blocks(value, self.sizes, self.what)
+        value = windows(value, self.sizes, self.strides, self.dilations, self.what)
         return value, list(range(len(value.shape) - count, len(value.shape)))
 
 

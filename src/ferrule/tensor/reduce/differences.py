@@ -10,19 +10,19 @@ from ferrule.ir.dtype import DTypeError, dtypes, promote
 from ferrule.ir.shape.view import ShapeError
 from ferrule.tensor.algebra.matrices import diagonal_part, matrix_product, transposed
 from ferrule.tensor.base import Tensor
-from ferrule.tensor.broadcast import broadcast, check_devices, known_size
+from ferrule.tensor.broadcast import broadcast, check_devices, known_size, part_of
 from ferrule.tensor.data import from_host
 from ferrule.tensor.keywords import method
 from ferrule.tensor.math.arithmetic import as_floats, float_value
 from ferrule.tensor.math.special import at_least
 from ferrule.tensor.reduce import rowwise
-from ferrule.tensor.reduce.scan import along, last_part
+from ferrule.tensor.reduce.scan import along
 
 
 def _neighbours(value: TracedValue) -> tuple[TracedValue, TracedValue]:
     """All elements of the last axis but the last, and all but the first."""
     size = known_size(value.shape[-1], "diff")
-    return last_part(value, 0, max(size - 1, 0)), last_part(value, min(size, 1), size)
+    return part_of(value, 0, max(size - 1, 0)), part_of(value, min(size, 1), size)
 
 
 @method
@@ -50,8 +50,7 @@ def diff(
     if n == 0:
         return self.clone()
     parts = [part for part in (prepend, self, append) if part is not None]
-    first, *rest = [self._wrap(part._read()) for part in parts]
-    joined = first.cat(*rest, dim=place) if rest else first
+    joined = parts[0].cat(*parts[1:], dim=place) if parts[1:] else self
 
     def differences(value: TracedValue) -> list[TracedValue]:
         for _ in range(n):

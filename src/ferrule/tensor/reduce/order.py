@@ -16,14 +16,13 @@ from ferrule.autograd.iota import iota, position_dtype
 from ferrule.engine.host import on_host
 from ferrule.ir.dtype import dtypes
 from ferrule.ir.lazyop import BinaryOps
-from ferrule.tensor.broadcast import known_size
+from ferrule.tensor.broadcast import expanded, known_size, part_of
 from ferrule.tensor.data import Array
 from ferrule.tensor.math.arithmetic import round_down
 from ferrule.tensor.math.elementwise import less_or_equal
 from ferrule.tensor.math.functions import round_half_even
 from ferrule.tensor.math.special import at_least
 from ferrule.tensor.reduce.reductions import is_nan
-from ferrule.tensor.reduce.scan import last_part
 
 INTERPOLATIONS = ("linear", "lower", "higher", "midpoint", "nearest")
 _PLACE_BITS = 32
@@ -90,24 +89,28 @@ def _median_code(codes: Array, nan: int, ignore_nan: bool) -> Array:
     last = codes.shape[-1] - 1
     if int(codes.max()) < nan:
         return _first(codes, last // 2, last // 2 + 1)
-    ordered = np.sort(codes, axis=-1)
     there = (codes < nan).sum(-1, keepdims=True)
+    place = _median_place(there, last + 1, ignore_nan)
+    return np.take_along_axis(np.sort(codes, axis=-1), place, -1)
+
+
+def _median_place(there: Array, size: int, ignore_nan: bool) -> Array:
+    """Where in the order the median is, if `there` of `size` elements are no NaN."""
     middle = np.maximum(there - 1, 0) // 2
-    place = middle if ignore_nan else np.where(there <= last, there, middle)
-    return np.take_along_axis(ordered, place, -1)
+    return middle if ignore_nan else np.where(there < size, there, middle)
 
 
 def _mode_code(codes: Array, nan: int) -> Array:
     """The last of the most frequent elements, of the smallest such one; no NaN equals another."""
     ordered = np.sort(codes, axis=-1)
     words = ordered >> np.uint64(_PLACE_BITS)
-    starts = np.ones(codes.shape, bool)
-    starts[..., 1:] = (words[..., 1:] != words[..., :-1]) | (ordered[..., 1:] >= nan)
-    return np.take_along_axis(ordered, _end_of_longest(starts), -1)
+    differ = (words[..., 1:] != words[..., :-1]) | (ordered[..., 1:] >= nan)
+    return np.take_along_axis(ordered, _end_of_longest(differ), -1)
 
 
-def _end_of_longest(starts: Array) -> Array:
-    """Where the longest run ends, the first of several; `starts` says where each begins."""
+def _end_of_longest(differ: Array) -> Array:
+    """Where the longest run ends, the first of several; each begins where elements `differ`."""
+    starts = np.concatenate([np.ones((*differ.shape[:-1], 1), bool), differ], -1)
     place = np.arange(starts.shape[-1])
     length: Array = place - np.maximum.accumulate(np.where(starts, place, 0), -1)
     return np.asarray(length.argmax(-1, keepdims=True))
@@ -115,13 +118,9 @@ def _end_of_longest(starts: Array) -> Array:
 
 def _median(array: Array, ignore_nan: bool) -> Array:
     """The position of the lower of the middle elements, or of the first NaN."""
-    keys = sort_keys(array)
-    order = sorted_places(array)
-    missing = np.isnan(keys).sum(-1, keepdims=True)
-    there = keys.shape[-1] - missing
-    middle = np.maximum(there - 1, 0) // 2
-    place = middle if ignore_nan else np.where(missing > 0, there, middle)
-    return np.take_along_axis(order, place, -1)
+    there = (~np.isnan(sort_keys(array))).sum(-1, keepdims=True)
+    place = _median_place(there, array.shape[-1], ignore_nan)
+    return np.take_along_axis(sorted_places(array), place, -1)
 
 
 def _mode(array: Array) -> Array:
@@ -129,9 +128,8 @@ def _mode(array: Array) -> Array:
     keys = sort_keys(array)
     order = sorted_places(array)
     ordered = np.take_along_axis(keys, order, -1)
-    starts = np.ones(keys.shape, bool)
-    starts[..., 1:] = ordered[..., 1:] != ordered[..., :-1]
-    return np.take_along_axis(order, _end_of_longest(starts), -1)
+    differ = ordered[..., 1:] != ordered[..., :-1]
+    return np.take_along_axis(order, _end_of_longest(differ), -1)
 
 
 def _on_last(function: Any, x: TracedValue, size: int, *args: Any) -> TracedValue:
@@ -175,9 +173,9 @@ def _codes(x: TracedValue, descending: bool) -> TracedValue:
     word = _words(x)
     word = word.alu(BinaryOps.XOR, word.full(0xFFFFFFFF)) if descending else word
     place = iota(x.shape[-1], dtypes.uint64, x.node.device)
-    place = place.reshape((1,) * (len(x.shape) - 1) + place.shape).expand(x.shape)
     wide = word.cast(dtypes.uint64)
-    return wide.alu(BinaryOps.SHL, wide.full(_PLACE_BITS)).alu(BinaryOps.OR, place)
+    shifted = wide.alu(BinaryOps.SHL, wide.full(_PLACE_BITS))
+    return shifted.alu(BinaryOps.OR, expanded(place, x.shape))
 
 
 def _places(codes: TracedValue, size: int) -> TracedValue:
@@ -207,7 +205,7 @@ def first(x: TracedValue, start: int, stop: int, descending: bool = False) -> Tr
     """The positions of the elements from `start` to `stop` of the order."""
     size = known_size(x.shape[-1], "argsort")
     if stop == start or not _has_codes(x):
-        return last_part(argsort(x, descending), start, stop)
+        return part_of(argsort(x, descending), start, stop)
     codes = _codes(x, descending)
     shape = (*x.shape[:-1], stop - start)
     return _places(on_host(_first, [codes], shape, codes.dtype, start, stop), size)
@@ -247,7 +245,7 @@ def quantiles(
     ordered = taken(x, argsort(x))
     missing = is_nan(ordered).cast(dtypes.float64).sum((len(shape) - 1,))
     top = at_least(size - 1 - missing, 0) if ignore_nan else missing.full(size - 1)
-    sized = fractions.reshape((1,) * (len(shape) - 1) + fractions.shape).expand(shape)
+    sized = expanded(fractions, shape)
     allowed = less_or_equal(sized.full(0), sized)
     allowed = allowed.alu(BinaryOps.AND, less_or_equal(sized, sized.full(1)))
     rank = allowed.where(sized, 0.0) * top.expand(shape)

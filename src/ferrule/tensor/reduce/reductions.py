@@ -18,7 +18,7 @@ from ferrule.ir.lazyop import BinaryOps, ReduceOps, UnaryOps
 from ferrule.ir.shape.layout import storage_size
 from ferrule.ir.shape.view import ShapeError, same
 from ferrule.tensor.base import Tensor
-from ferrule.tensor.broadcast import broadcast_shape
+from ferrule.tensor.broadcast import broadcast_shape, expanded
 from ferrule.tensor.data import DTypeLike, to_dtype
 from ferrule.tensor.keywords import method
 from ferrule.tensor.limits import at_most
@@ -106,12 +106,15 @@ def total_of(
     return add(value.cast(_adding_dtype(value.dtype, wanted, sizes))).cast(wanted)
 
 
+def squeezed(value: TracedValue, axes: Sequence[int]) -> TracedValue:
+    """A value without some axes, which have size 1."""
+    kept = [size for axis, size in enumerate(value.shape) if axis not in axes]
+    return value.reshape(tuple(kept))
+
+
 def dropped(self: Tensor, value: TracedValue, axes: Sequence[int], keepdim: bool) -> Tensor:
     """The reduced axes, which have size 1, removed unless they are to stay."""
-    if keepdim:
-        return self._wrap(value)
-    kept = [size for axis, size in enumerate(value.shape) if axis not in axes]
-    return self._wrap(value.reshape(tuple(kept)))
+    return self._wrap(value if keepdim else squeezed(value, axes))
 
 
 def check_not_empty(self: Tensor, axes: Sequence[int], what: str) -> None:
@@ -406,9 +409,7 @@ def _position(self: Tensor, axis: int | None, keepdim: bool, what: str, extreme:
         found = found.alu(BinaryOps.OR, is_nan(value))
     # Counted from the end, so that the first position has the largest number.
     size = value.shape[place]
-    shape = tuple([size if i == place else 1 for i in range(len(value.shape))])
-    numbers = iota(size, position_dtype(size), self.device).reshape(shape)
-    numbers = numbers.expand(value.shape)
+    numbers = expanded(iota(size, position_dtype(size), self.device), value.shape, place)
     last = rowwise.symbolic(size, numbers) if not isinstance(size, int) else numbers.full(size)
     from_end = found.where(last - numbers, 0)
     first = largest(from_end, (place,))
@@ -487,7 +488,7 @@ def softmax(self: Tensor, axis: int = -1, dtype: DTypeLike | None = None) -> Ten
     [0.5, 0.5]
     """
     value = float_value(self) if dtype is None else self._read().cast(to_dtype(dtype))
-    return self._wrap(rowwise.softmax(value, _softmax_axes(self, axis, "softmax")))
+    return self._wrap(rowwise.softmax(value, reduced_axes(self, axis, "softmax")))
 
 
 @method
@@ -501,11 +502,7 @@ def log_softmax(self: Tensor, axis: int = -1, dtype: DTypeLike | None = None) ->
     [0.0]
     """
     value = float_value(self) if dtype is None else self._read().cast(to_dtype(dtype))
-    return self._wrap(rowwise.log_softmax(value, _softmax_axes(self, axis, "log_softmax")))
-
-
-def _softmax_axes(self: Tensor, axis: int, what: str) -> tuple[int, ...]:
-    return reduced_axes(self, axis, what)
+    return self._wrap(rowwise.log_softmax(value, reduced_axes(self, axis, "log_softmax")))
 
 
 @method

@@ -21,7 +21,7 @@ from ferrule.fusion.forms import wants_long_totals
 from ferrule.ir.dtype import dtypes
 from ferrule.ir.lazyop import BinaryOps, ReduceOps
 from ferrule.ir.op_table import REDUCED
-from ferrule.tensor.broadcast import known_size
+from ferrule.tensor.broadcast import expanded, known_size, part_of
 from ferrule.tensor.math.elementwise import complement
 from ferrule.tensor.math.special import exp, log1p, widened
 from ferrule.tensor.reduce import rowwise
@@ -60,14 +60,14 @@ def scan(parts: Parts, monoid: Monoid) -> Parts:
     apart = tuple([part.reshape((*rest, blocks, block)) for part in filled])
     inner = monoid.short(monoid, apart)
     if monoid.total is None:
-        totals = tuple([last_part(part, block - 1, block) for part in inner])
+        totals = tuple([part_of(part, block - 1, block) for part in inner])
     else:
         totals = (monoid.total(apart[0]),)
     totals = tuple([part.reshape((*rest, blocks)) for part in totals])
     before = _shifted_parts(scan(totals, monoid), 1, monoid)
-    wide = tuple([part.reshape((*part.shape, 1)).expand(inner[0].shape) for part in before])
+    wide = tuple([expanded(part, inner[0].shape, 0) for part in before])
     flat = [part.reshape((*rest, blocks * block)) for part in monoid.combine(wide, inner)]
-    return tuple([last_part(part, 0, size) for part in flat])
+    return tuple([part_of(part, 0, size) for part in flat])
 
 
 def _longest_block(value: TracedValue, monoid: Monoid) -> int:
@@ -83,15 +83,10 @@ def _pad(parts: Parts, before: int, after: int, monoid: Monoid) -> Parts:
     return tuple([padded(part, pairs, fill) for part, fill in zip(parts, neutral, strict=True)])
 
 
-def last_part(value: TracedValue, start: int, stop: int) -> TracedValue:
-    """Some elements of the last axis."""
-    return value.shrink([*[(0, n) for n in value.shape[:-1]], (start, stop)])
-
-
 def _shifted_parts(parts: Parts, step: int, monoid: Monoid) -> Parts:
     """The elements shifted by `step` towards the end, with neutral ones in front."""
     size = _size(parts[0])
-    return _pad(tuple([last_part(part, 0, size - step) for part in parts]), step, 0, monoid)
+    return _pad(tuple([part_of(part, 0, size - step) for part in parts]), step, 0, monoid)
 
 
 def reversed_last(value: TracedValue) -> TracedValue:
@@ -200,7 +195,7 @@ def _reverse_cumprod(grad: TracedValue, entry: GradNode) -> Gradients:
     """
     x = rowwise.accumulating(entry.saved[0])
     (before,) = _shifted_parts((cumprod(x),), 1, PRODUCT)
-    (following,) = _pad((last_part(x, 1, _size(x)),), 0, 1, PRODUCT)
+    (following,) = _pad((part_of(x, 1, _size(x)),), 0, 1, PRODUCT)
     behind = _recurrence(following, rowwise.accumulating(grad))
     return ((before * behind).cast(entry.kinds[0]),)
 
@@ -225,7 +220,7 @@ def _reverse_logcumsumexp(grad: TracedValue, entry: GradNode) -> Gradients:
     x = rowwise.accumulating(entry.saved[0])
     y = logcumsumexp(x)
     size = _size(x)
-    steps = _share(last_part(y, 0, size - 1), last_part(y, 1, size))
+    steps = _share(part_of(y, 0, size - 1), part_of(y, 1, size))
     (factors,) = _pad((steps,), 0, 1, PRODUCT)
     behind = _recurrence(factors, rowwise.accumulating(grad))
     return ((_share(x, y) * behind).cast(entry.kinds[0]),)
@@ -256,8 +251,7 @@ def _chosen(x: TracedValue, extreme: TracedValue) -> tuple[TracedValue, TracedVa
     here = x.detach()
     found = here.equals(extreme).alu(BinaryOps.OR, here.differs(here))
     numbers = iota(_size(x), position_dtype(_size(x)), x.node.device)
-    numbers = numbers.reshape((1,) * (len(x.shape) - 1) + (_size(x),)).expand(x.shape)
-    positions = scan((found.where(numbers, 0),), MAXIMUM)[0]
+    positions = scan((found.where(expanded(numbers, x.shape), 0),), MAXIMUM)[0]
     return record("cummax", _CUMMAX, (x, positions), extreme.node, None), positions
 
 

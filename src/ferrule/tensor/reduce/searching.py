@@ -8,11 +8,12 @@ import numpy as np
 
 from ferrule.autograd import TracedValue
 from ferrule.autograd.iota import iota
+from ferrule.base.calls import one_of
 from ferrule.ir.dtype import DTypeError, dtypes, promote
 from ferrule.ir.lazyop import UnaryOps
 from ferrule.ir.shape.view import ShapeError, prod_sint
 from ferrule.tensor.base import Tensor
-from ferrule.tensor.broadcast import check_devices, known_size
+from ferrule.tensor.broadcast import check_devices, expanded, known_size, part_of
 from ferrule.tensor.data import Array, from_host
 from ferrule.tensor.keywords import method
 from ferrule.tensor.math.arithmetic import Operand, as_floats
@@ -185,7 +186,7 @@ def histogram(
     """
     flat = as_floats(self).flatten()._read()
     edges = _edges(self, bins, range, 0.5, "histogram")
-    weights = None if weight is None else self._wrap(weight._read()).flatten()._read()
+    weights = None if weight is None else weight.flatten()._read()
     counts = _binned(flat, edges, weights).cast(flat.dtype)
     if density:
         widths = _ends(edges, 1) - _ends(edges, 0)
@@ -310,8 +311,7 @@ def _runs(rows: Array) -> tuple[Array, Array, Array]:
 
 
 def _is_right(right: bool, side: str | None) -> bool:
-    if side not in (None, "left", "right"):
-        raise ValueError(f"[searchsorted] side is 'left' or 'right', not {side!r}")
+    one_of(side, (None, "left", "right"), "[searchsorted] side")
     if right and side == "left":
         raise ValueError("[searchsorted] right=True and side='left' contradict; give one of them")
     return right or side == "right"
@@ -335,8 +335,7 @@ def _is_among(own: TracedValue, others: TracedValue) -> TracedValue:
         return own.full(0).cast(dtypes.bool)
     if count <= _MAX_COMPARED:
         wide = (*own.shape, count)
-        pairs = others.reshape((1,) * len(own.shape) + (count,)).expand(wide)
-        equal = own.reshape((*own.shape, 1)).expand(wide).equals(pairs)
+        equal = expanded(own, wide, 0).equals(expanded(others, wide))
         return largest(equal, (len(own.shape),)).reshape(own.shape)
     ordered = order.taken(others, order.argsort(others))
     flat = own.reshape((prod_sint(own.shape),))
@@ -349,7 +348,7 @@ def _is_among(own: TracedValue, others: TracedValue) -> TracedValue:
 def _ends(edges: TracedValue, which: int) -> TracedValue:
     """The left (0) or right (1) ends of the bins."""
     count = known_size(edges.shape[0], "histogram") - 1
-    return edges.shrink(((which, which + count),))
+    return part_of(edges, which, which + count)
 
 
 def _evenly(low: TracedValue, high: TracedValue, bins: int) -> TracedValue:
@@ -371,5 +370,5 @@ def _binned(x: TracedValue, edges: TracedValue, weights: TracedValue | None) -> 
         )
     counted = x.full(1).cast(dtypes.default_int) if weights is None else weights
     place = order.place_in(edges, x.detach(), True) - 1
-    last = edges.shrink(((bins, bins + 1),)).expand(x.shape)
+    last = part_of(edges, bins, bins + 1).expand(x.shape)
     return counted.scatter(x.equals(last).where(place.full(bins - 1), place), 0, bins)

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from ferrule.autograd import TracedValue
+from ferrule.base.calls import one_of
 from ferrule.ir.dtype import DTypeError, dtypes
 from ferrule.ir.shape.view import ShapeError, prod_sint
 from ferrule.tensor.base import Tensor
@@ -226,9 +227,7 @@ def nanquantile(
 def _quantile(
     self: Tensor, q: Any, axis: Axes, keepdim: bool, interpolation: str, ignore_nan: bool, what: str
 ) -> Tensor:
-    if interpolation not in order.INTERPOLATIONS:
-        names = ", ".join(repr(name) for name in order.INTERPOLATIONS)
-        raise ValueError(f"[{what}] interpolation {interpolation!r} is not one of {names}")
+    one_of(interpolation, order.INTERPOLATIONS, f"[{what}] interpolation")
     value = self._read()
     if not dtypes.is_float(value.dtype):
         raise DTypeError(f"[{what}] is defined for floats, not {value.dtype}; cast it first")

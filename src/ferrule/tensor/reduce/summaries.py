@@ -36,7 +36,7 @@ def percentile(
     >>> Tensor([0.0, 1.0, 2.0, 4.0]).percentile([50, 75]).tolist()
     [1.5, 2.5]
     """
-    shares = self._wrap(q._read()) / 100 if isinstance(q, Tensor) else _percents(q)
+    shares = q / 100 if isinstance(q, Tensor) else _percents(q)
     return self.quantile(shares, axis, keepdim, interpolation)
 
 
@@ -56,7 +56,7 @@ def average(
     """
     if weights is None:
         return self.mean(axis, keepdim)
-    factors = self._wrap(weights._read())
+    factors: Tensor = weights
     if factors._shape != self._shape and isinstance(axis, int):
         place = self._axis(axis, "average")
         if factors._shape == self._shape[place : place + 1]:

@@ -9,12 +9,13 @@ import numpy as np
 
 from ferrule.autograd import Number, Shape, TracedValue
 from ferrule.autograd.concat import all_true, concatenated
+from ferrule.base.calls import one_of
 from ferrule.ir.constant_folding import is_negative_zero
 from ferrule.ir.dtype import promote
 from ferrule.ir.expr import as_int, sint
 from ferrule.ir.shape.view import ShapeError, same
 from ferrule.tensor.base import Tensor
-from ferrule.tensor.broadcast import check_devices, known_size, whole_size
+from ferrule.tensor.broadcast import check_devices, expanded, known_size, whole_size
 from ferrule.tensor.data import from_host
 from ferrule.tensor.keywords import method
 from ferrule.tensor.limits import plain
@@ -40,9 +41,7 @@ def pad(self: Tensor, padding: Any, mode: str = "constant", value: Number = 0.0)
     pairs = pad_pairs(padding, self._shape)
     if mode == "constant":
         return extended(self, pairs, value)
-    if mode not in _PAD_MODES:
-        modes = ", ".join(repr(name) for name in ("constant", *_PAD_MODES))
-        raise ValueError(f"[pad] mode {mode!r} is not one of {modes}")
+    one_of(mode, ("constant", *_PAD_MODES), "[pad] mode")
     return _padded_by_itself(self, pairs, mode)
 
 
@@ -292,9 +291,8 @@ def _repeat_each(self: Tensor, repeats: Any, axis: int, output_size: int | None)
         )
     value = self._read()
     wide = (*value.shape[:axis], len(places), *value.shape[axis + 1 :])
-    index = from_host(places, None, self.device)
-    index = index.reshape((1,) * axis + (len(places),) + (1,) * (self.ndim - axis - 1))
-    return self._wrap(value.gather(index.expand(wide), axis))
+    index = expanded(from_host(places, None, self.device), wide, axis)
+    return self._wrap(value.gather(index, axis))
 
 
 @method

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from ferrule.base.calls import one_of
 from ferrule.tensor.base import Tensor
 from ferrule.tensor.keywords import method
 from ferrule.tensor.shaping import patterns
@@ -55,9 +56,8 @@ def reduce(
     parsed = patterns.parse(pattern, "reduce")
     patterns.check_drops(parsed)
     plan = patterns.plan(parsed, self._shape, sizes)
-    if not callable(reduction) and reduction not in _REDUCTIONS:
-        names = ", ".join(repr(name) for name in _REDUCTIONS)
-        raise ValueError(f"[reduce] reduction {reduction!r} is not one of {names}")
+    if not callable(reduction):
+        one_of(reduction, _REDUCTIONS, "[reduce] reduction")
     result = self.reshape(plan.apart).permute(plan.kept + plan.dropped)
     axes = tuple(range(len(plan.kept), len(plan.apart)))
     if axes:

@@ -6,7 +6,12 @@ from bisect import bisect_right
 from collections.abc import Iterable, Sequence
 from typing import Any, final
 
-from ferrule.nn.optim.lr_scheduler.schedule import LRScheduler, require, require_no_capture
+from ferrule.nn.optim.lr_scheduler.schedule import (
+    LRScheduler,
+    Schedule,
+    require,
+    require_no_capture,
+)
 from ferrule.nn.optim.optimizer import Optimizer
 
 
@@ -21,7 +26,7 @@ def _same_optimizer(scheduler: object, schedulers: Sequence[LRScheduler]) -> Opt
     return optimizer
 
 
-class _Combined:
+class _Combined(Schedule):
     """The base of schedules that combine several schedules of one optimiser."""
 
     def __init__(self, schedulers: Sequence[LRScheduler]) -> None:
@@ -29,25 +34,18 @@ class _Combined:
         require(is_list, self, f"{type(schedulers).__name__} is no list of schedules")
         self._schedulers = list(schedulers)
         self.optimizer = _same_optimizer(self, self._schedulers)
-        self._last_lr: list[float] = []
-
-    def get_last_lr(self) -> list[float]:
-        """The rate of each group that the last step set."""
-        return list(self._last_lr)
+        self._last_lr = []
 
     def state_dict(self) -> dict[str, Any]:
         """All counts, and the states of the schedules."""
-        own = {name: value for name, value in vars(self).items() if name != "optimizer"}
-        return {**own, "_schedulers": [part.state_dict() for part in self._schedulers]}
+        states = [part.state_dict() for part in self._schedulers]
+        return {**super().state_dict(), "_schedulers": states}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Continue from the result of `state_dict`, and set the rates that it had last."""
-        own = {name: value for name, value in state_dict.items() if name != "_schedulers"}
-        vars(self).update(own)
+        """Continues from what `state_dict` gave, and sets the rates that it had last."""
         for part, state in zip(self._schedulers, state_dict["_schedulers"], strict=True):
             part.load_state_dict(state)
-        for group, rate in zip(self.optimizer.param_groups, self._last_lr, strict=True):
-            group["lr"] = rate
+        super().load_state_dict({**state_dict, "_schedulers": self._schedulers})
 
 
 @final

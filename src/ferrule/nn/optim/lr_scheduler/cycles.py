@@ -7,7 +7,14 @@ from collections.abc import Callable, Sequence
 from typing import final
 
 from ferrule.nn.optim.groups import ParamGroup
-from ferrule.nn.optim.lr_scheduler.schedule import LRScheduler, each, half_cosine, line, require
+from ferrule.nn.optim.lr_scheduler.schedule import (
+    LRScheduler,
+    each,
+    half_cosine,
+    line,
+    require,
+    require_one_of,
+)
 from ferrule.nn.optim.optimizer import Optimizer
 from ferrule.tensor import Tensor
 
@@ -16,7 +23,16 @@ class _Cycle(LRScheduler):
     """A schedule that may set the momentum as well, or the first of `betas`."""
 
     relative = False
-    momentum_name: str
+
+    def __init__(
+        self, optimizer: Optimizer, starts: Sequence[float], cycle_momentum: bool, last_epoch: int
+    ) -> None:
+        groups = optimizer.param_groups
+        self.momentum_name = self._name_of_momentum(groups) if cycle_momentum else ""
+        if last_epoch == -1:
+            for group, start in zip(groups, starts, strict=True):
+                group["initial_lr"] = start
+        super().__init__(optimizer, last_epoch)
 
     def _name_of_momentum(self, groups: Sequence[ParamGroup]) -> str:
         name = "betas" if "betas" in groups[0] else "momentum"
@@ -88,11 +104,7 @@ class OneCycleLR(_Cycle):
         groups = optimizer.param_groups
         self.total_steps = self._length(total_steps, epochs, steps_per_epoch)
         require(0 <= pct_start <= 1, self, f"pct_start is {pct_start}; it must be in [0, 1]")
-        require(
-            anneal_strategy in ("cos", "linear"),
-            self,
-            f"anneal_strategy is {anneal_strategy!r}; it must be 'cos' or 'linear'",
-        )
+        require_one_of(self, ("cos", "linear"), anneal_strategy=anneal_strategy)
         self.anneal_strategy = anneal_strategy
         self.ends = self._phases(pct_start, three_phase)
         tops = each(max_lr, groups, self, "max_lr")
@@ -101,17 +113,13 @@ class OneCycleLR(_Cycle):
             self._points(start, top, start / final_div_factor, three_phase)
             for start, top in zip(starts, tops, strict=True)
         ]
-        self.momentum_name = self._name_of_momentum(groups) if cycle_momentum else ""
         highs = each(max_momentum, groups, self, "max_momentum")
         lows = each(base_momentum, groups, self, "base_momentum")
         self.momenta = [
             self._points(high, low, high, three_phase)
             for high, low in zip(highs, lows, strict=True)
         ]
-        if last_epoch == -1:
-            for group, start in zip(groups, starts, strict=True):
-                group["initial_lr"] = start
-        super().__init__(optimizer, last_epoch)
+        super().__init__(optimizer, starts, cycle_momentum, last_epoch)
 
     def _length(self, total: int | None, epochs: int | None, per_epoch: int | None) -> int:
         if total is None and epochs is not None and per_epoch is not None:
@@ -198,23 +206,17 @@ class CyclicLR(_Cycle):
         step_size_down = step_size_up if step_size_down is None else step_size_down
         sizes = f"step_size_up is {step_size_up}, step_size_down {step_size_down}"
         require(step_size_up > 0 < step_size_down, self, f"{sizes}; they must be above 0")
-        known = mode in ("triangular", "triangular2", "exp_range")
-        kinds = "'triangular', 'triangular2' or 'exp_range'"
-        require(known or scale_fn is not None, self, f"mode is {mode!r}; it must be {kinds}")
-        kinds = "'cycle' or 'iterations'"
-        named = scale_mode in ("cycle", "iterations")
-        require(named, self, f"scale_mode is {scale_mode!r}; it must be {kinds}")
+        if scale_fn is None:
+            require_one_of(self, ("triangular", "triangular2", "exp_range"), mode=mode)
+        require_one_of(self, ("cycle", "iterations"), scale_mode=scale_mode)
         self.rise, self.length = step_size_up, step_size_up + step_size_down
         self.mode, self.gamma = mode, gamma
         self.scale_fn, self.scale_mode = scale_fn, scale_mode
         self.max_lrs = each(max_lr, groups, self, "max_lr")
-        self.momentum_name = self._name_of_momentum(groups) if cycle_momentum else ""
         self.base_momenta = each(base_momentum, groups, self, "base_momentum")
         self.max_momenta = each(max_momentum, groups, self, "max_momentum")
-        if last_epoch == -1:
-            for group, start in zip(groups, each(base_lr, groups, self, "base_lr"), strict=True):
-                group["initial_lr"] = start
-        super().__init__(optimizer, last_epoch)
+        starts = each(base_lr, groups, self, "base_lr")
+        super().__init__(optimizer, starts, cycle_momentum, last_epoch)
 
     def _rate(self, place: int, t: int) -> float:
         low, high = self.base_lrs[place], float(self.max_lrs[place])

@@ -13,6 +13,7 @@ from ferrule.nn.optim.lr_scheduler.schedule import (
     LRScheduler,
     each,
     half_cosine,
+    line,
     require,
     require_count,
     require_number,
@@ -166,8 +167,9 @@ class LinearLR(Factor):
         total_iters: int = 5,
         last_epoch: int = -1,
     ) -> None:
-        require_number(self, start_factor=start_factor, end_factor=end_factor)
-        require_number(self, total_iters=total_iters)
+        require_number(
+            self, start_factor=start_factor, end_factor=end_factor, total_iters=total_iters
+        )
         require(
             0 < start_factor <= 1, self, f"start_factor is {start_factor}; it must be in (0, 1]"
         )
@@ -179,7 +181,7 @@ class LinearLR(Factor):
 
     def _factor(self, t: int) -> float:
         part = min(t / self.total_iters, 1.0) if self.total_iters else 1.0
-        return self.start_factor + (self.end_factor - self.start_factor) * part
+        return line(self.start_factor, self.end_factor, part)
 
 
 @final

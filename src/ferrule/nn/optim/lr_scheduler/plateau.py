@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from math import inf
 from numbers import Real
-from typing import Any, final
+from typing import final
 
-from ferrule.base.calls import explains
 from ferrule.nn.optim.lr_scheduler.schedule import (
+    Schedule,
     each,
     rate_of,
     require,
     require_no_capture,
     require_number,
+    require_one_of,
     require_optimizer,
     rounded,
 )
@@ -21,11 +22,12 @@ from ferrule.tensor import Tensor
 
 
 @final
-class ReduceLROnPlateau:
+class ReduceLROnPlateau(Schedule):
     """Times `factor` once a measure has not improved for more than `patience` steps.
 
     "min" wants it to fall, "max" to rise; better is by more than `threshold`, a part of the best
-    value so far ("rel") or absolute ("abs"). After a reduction, `cooldown` steps do not count.
+    value so far ("rel") or absolute ("abs"). After a reduction, `cooldown` steps do not count. The
+    rates and the state are read as those of an `LRScheduler`.
 
     >>> from ferrule.nn.optim.lr_scheduler import ReduceLROnPlateau
     >>> from ferrule import Tensor
@@ -37,7 +39,6 @@ class ReduceLROnPlateau:
     0.5
     """
 
-    @explains
     def __init__(
         self,
         optimizer: Optimizer,
@@ -53,12 +54,8 @@ class ReduceLROnPlateau:
         require_optimizer(self, optimizer)
         require_number(self, factor=factor, patience=patience, threshold=threshold, eps=eps)
         require(factor < 1, self, f"factor is {factor}; it must be below 1")
-        require(mode in ("min", "max"), self, f"mode is {mode!r}; it must be 'min' or 'max'")
-        require(
-            threshold_mode in ("rel", "abs"),
-            self,
-            f"threshold_mode is {threshold_mode!r}; it must be 'rel' or 'abs'",
-        )
+        require_one_of(self, ("min", "max"), mode=mode)
+        require_one_of(self, ("rel", "abs"), threshold_mode=threshold_mode)
         self.optimizer = optimizer
         self.mode = mode
         self.factor = factor
@@ -73,10 +70,6 @@ class ReduceLROnPlateau:
         self.num_bad_epochs = 0
         self.last_epoch = 0
         self._last_lr = [rate_of(group) for group in optimizer.param_groups]
-
-    def get_last_lr(self) -> list[float]:
-        """The rate of each group after the last step."""
-        return list(self._last_lr)
 
     def step(self, metrics: float | Tensor) -> None:
         """Notes a measure, such as the loss on a validation set."""
@@ -115,13 +108,3 @@ class ReduceLROnPlateau:
             if old - rate > self.eps:
                 group["lr"] = self._last_lr[place] = rate
             Tensor.realize(group["lr"])
-
-    def state_dict(self) -> dict[str, Any]:
-        """All settings and counts."""
-        return {name: value for name, value in vars(self).items() if name != "optimizer"}
-
-    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Continue from the result of `state_dict`, and set the rates that it had last."""
-        vars(self).update(state_dict)
-        for group, rate in zip(self.optimizer.param_groups, self._last_lr, strict=True):
-            group["lr"] = rate

@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from ferrule.base.calls import explain_constructor
+from ferrule.base.calls import explain_constructor, one_of
 from ferrule.device.capture import JitError, is_capturing, user_location
 from ferrule.nn.optim.groups import OptimizerError, ParamGroup
 from ferrule.nn.optim.optimizer import Optimizer
@@ -35,6 +35,12 @@ def require_count(scheduler: object, **settings: Any) -> None:
         above = isinstance(value, Integral) and int(value) > 0
         problem = f"{name} is {value!r}; it must be a whole number above 0"
         require(above, scheduler, problem)
+
+
+def require_one_of(scheduler: object, choices: Sequence[str], **settings: Any) -> None:
+    """`OptimizerError` for settings that are none of some choices."""
+    for name, value in settings.items():
+        one_of(value, choices, f"{type(scheduler).__name__}: {name}", OptimizerError)
 
 
 def require_optimizer(scheduler: object, optimizer: object) -> None:
@@ -67,8 +73,37 @@ def each(value: Any, groups: Sequence[ParamGroup], scheduler: object, name: str)
     return values
 
 
-class LRScheduler(ABC):
-    """The base of all schedules; `last_epoch` is the number of steps that were taken.
+class Schedule(ABC):
+    """The base of all that sets the rates of an optimiser: the rates, and what is saved."""
+
+    unsaved: ClassVar[tuple[str, ...]] = ("optimizer",)
+    optimizer: Optimizer
+    _last_lr: list[float]
+
+    def __init_subclass__(cls) -> None:
+        explain_constructor(cls)
+
+    def get_last_lr(self) -> list[float]:
+        """The rate of each group that the last step set."""
+        return list(self._last_lr)
+
+    def state_dict(self) -> dict[str, Any]:
+        """All settings and counts, but for the optimiser and for functions."""
+        return {name: value for name, value in vars(self).items() if name not in self.unsaved}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Continues from what `state_dict` gave, and sets the rates that it had last."""
+        vars(self).update(state_dict)
+        self._apply()
+
+    def _apply(self) -> None:
+        for group, rate in zip(self.optimizer.param_groups, self._last_lr, strict=True):
+            group["lr"] = rate
+        Tensor.realize(*(group["lr"] for group in self.optimizer.param_groups))
+
+
+class LRScheduler(Schedule):
+    """The base of all schedules by a count; `last_epoch` is the number of steps that were taken.
 
     With `last_epoch` other than -1 a schedule continues there: the groups then need their
     "initial_lr", which the first schedule of an optimiser notes. Raises `OptimizerError` without
@@ -77,10 +112,6 @@ class LRScheduler(ABC):
 
     relative: ClassVar[bool] = True
     """True if changes to the rate by others are kept."""
-    unsaved: ClassVar[tuple[str, ...]] = ("optimizer",)
-
-    def __init_subclass__(cls) -> None:
-        explain_constructor(cls)
 
     def __init__(self, optimizer: Optimizer, last_epoch: int = -1) -> None:
         require_optimizer(self, optimizer)
@@ -93,10 +124,6 @@ class LRScheduler(ABC):
         self.last_epoch = last_epoch
         self._last_lr = [rate_of(group) for group in optimizer.param_groups]
         self.step()
-
-    def get_last_lr(self) -> list[float]:
-        """The rate of each group that the last step set."""
-        return list(self._last_lr)
 
     def step(self) -> None:
         """Set the rates of the next steps; call it after `optimizer.step()`.
@@ -116,11 +143,6 @@ class LRScheduler(ABC):
         self._last_lr = [self._rate(place, 0) for place in places]
         self._apply()
 
-    def _apply(self) -> None:
-        for group, rate in zip(self.optimizer.param_groups, self._last_lr, strict=True):
-            group["lr"] = rate
-        Tensor.realize(*(group["lr"] for group in self.optimizer.param_groups))
-
     def _next(self, place: int, group: ParamGroup) -> float:
         """The new rate of a group."""
         own = self._rate(place, self.last_epoch)
@@ -138,18 +160,13 @@ class LRScheduler(ABC):
     def _rate(self, place: int, t: int) -> float:
         """The rate of a group after `t` steps of this schedule alone."""
 
-    def state_dict(self) -> dict[str, Any]:
-        """All settings and counts, but for the optimiser and for functions."""
-        return {name: value for name, value in vars(self).items() if name not in self.unsaved}
-
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Continues from what `state_dict` gave, and sets the rates that it had last."""
         is_dict = isinstance(state_dict, Mapping)
         require(is_dict, self, f"a state is a dict, not {type(state_dict).__name__}")
         unknown = sorted(set(state_dict) - set(self.state_dict()))
         require(not unknown, self, f"the state has {', '.join(unknown)}, which is no setting of it")
-        vars(self).update(state_dict)
-        self._apply()
+        super().load_state_dict(state_dict)
 
 
 def rounded(rate: float, group: ParamGroup) -> float:
