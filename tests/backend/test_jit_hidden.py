@@ -4,6 +4,7 @@ import builtins
 import collections
 import contextlib
 import cProfile
+import dataclasses
 import functools
 import importlib
 import io
@@ -39,6 +40,11 @@ class Bag:
 
     def __init__(self, **attributes: Any) -> None:
         vars(self).update(attributes)
+
+
+@dataclasses.dataclass
+class Settings:
+    factor: float = 2.0
 
 
 def set_global(value: float) -> None:
@@ -328,6 +334,62 @@ def attributes_of_a_number(capture: Capture) -> Iterator[Any]:
     yield from results(f, {5: lambda: setattr(number, "factor", 3.0)})
 
 
+def a_private_attribute(capture: Capture) -> Iterator[Any]:
+    class Private:
+        def __init__(self) -> None:
+            self.__k = 1.0
+
+        def change(self) -> None:
+            self.__k = 5.0
+
+        def __call__(self, x: Tensor) -> Tensor:
+            return x * self.__k
+
+    found = Private()
+    yield from results(capture(found), {5: found.change})
+
+
+def fields_as_a_dict(capture: Capture) -> Iterator[Any]:
+    found = Settings()
+    f = capture(lambda x: x * dataclasses.asdict(found)["factor"])
+    g = capture(lambda x: x * float("{.factor}".format(found)))  # noqa: UP032
+    yield from results(f, {5: lambda: setattr(found, "factor", 3.0)})
+    yield from results(g, {5: lambda: setattr(found, "factor", 4.0)})
+
+
+def what_a_function_without_a_result_leaves(capture: Capture) -> Iterator[Any]:
+    found = Settings()
+
+    def fill(values: list[float]) -> None:
+        values.append(found.factor)
+
+    @capture
+    def f(x: Tensor) -> Tensor:
+        values: list[float] = []
+        fill(values)
+        return x * values[0]
+
+    yield from results(f, {5: lambda: setattr(found, "factor", 3.0)})
+
+
+def an_error_that_a_function_raises(capture: Capture) -> Iterator[Any]:
+    found = Settings()
+
+    def check() -> None:
+        if found.factor > 4:
+            raise ValueError("too much")
+
+    @capture
+    def f(x: Tensor) -> Tensor:
+        try:
+            check()
+        except ValueError:
+            return x * 5
+        return x * 2
+
+    yield from results(f, {5: lambda: setattr(found, "factor", 5.0)})
+
+
 def a_cached_function(capture: Capture) -> Iterator[Any]:
     values = [1.0]
 
@@ -380,7 +442,8 @@ CAPTURED = [
     *(a_method_of_tensors, the_call_of_a_layer, the_call_of_a_derived_layer),
     *(a_text_that_is_evaluated, defaults_that_are_replaced, the_class_of_an_object),
     *(several_dicts_as_one, attributes_of_a_number, a_cached_function),
-    *(keywords_of_a_partial, a_clock_and_a_report),
+    *(a_private_attribute, fields_as_a_dict, what_a_function_without_a_result_leaves),
+    *(an_error_that_a_function_raises, keywords_of_a_partial, a_clock_and_a_report),
 ]
 
 

@@ -61,6 +61,8 @@ _VALUES: Final[tuple[type, ...]] = (
     *(ContextVar, re.Pattern, re.Match, np.ufunc),
 )
 """Types whose methods read the object alone: its contents are compared before each replay."""
+_MOST_CODES: Final = 1 << 14
+"""Functions that one captured function may call: a model and its libraries call hundreds."""
 _GENERATOR: Final = 0x20 | 0x80 | 0x200
 """The flags of code whose frame outlives a call (`inspect.CO_GENERATOR`, and those of async)."""
 
@@ -83,6 +85,8 @@ class Executed:
 
     def add(self, other: Executed) -> None:
         """Add the calls of another."""
+        if len(self.codes) > _MOST_CODES:  # it is made anew in each call
+            self.codes.clear()
         self.codes.update(other.codes)
         self.entered |= other.entered
         self.impure.update(other.impure)

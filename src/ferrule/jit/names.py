@@ -80,7 +80,13 @@ def names_of(code: types.CodeType) -> tuple[Names, Names]:
     loads = _Loads()
     for source in sources:
         loads.visit_whole(source)
-    return loads.variables.names(), loads.attributes.names()
+    variables, attributes = loads.variables.names(), loads.attributes.names()
+    # Others, too: names of private attributes have the class's in front, and a file may have been
+    # edited since it was imported.
+    both = variables | attributes
+    others = frozenset(global_names(code)) - both.everything() - both.stored
+    read = Names(others, frozenset(), frozenset())
+    return variables | read, attributes | read
 
 
 @functools.lru_cache(maxsize=4096)
@@ -100,6 +106,14 @@ def imports_of(code: types.CodeType) -> tuple[tuple[int, str], ...]:
         elif isinstance(node, ast.ImportFrom):
             found.append((node.level, node.module or ""))
     return tuple(found)
+
+
+def global_names(code: types.CodeType) -> Iterator[str]:
+    """The globals, attributes and modules that code names, and the functions defined inside it."""
+    yield from code.co_names
+    for constant in code.co_consts:
+        if isinstance(constant, types.CodeType):
+            yield from global_names(constant)
 
 
 def _every_name(code: types.CodeType) -> Iterator[str]:

@@ -23,7 +23,7 @@ from ferrule.device import Compiled, Device, Interpreted
 from ferrule.ir.dtype import DType, exact
 from ferrule.ir.expr import Expr
 from ferrule.jit.executed import Executed
-from ferrule.jit.names import NO_NAMES, Names, names_of
+from ferrule.jit.names import NO_NAMES, Names, global_names, names_of
 from ferrule.jit.places import (
     MADE_BY_A_STATEMENT,
     MISSING,
@@ -36,7 +36,6 @@ from ferrule.jit.places import (
     cells,
     class_place,
     defaults,
-    global_names,
     imported,
     is_foreign,
     is_opaque,

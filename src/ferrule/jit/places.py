@@ -21,7 +21,7 @@ import numpy as np
 
 from ferrule.base.records import dataclass
 from ferrule.device import Compiled, Device, Interpreted
-from ferrule.jit.names import imports_of
+from ferrule.jit.names import global_names, imports_of
 from ferrule.tensor import Tensor
 
 # A function with an assert that pytest has rewritten refers to pytest, and so to all tests.
@@ -254,14 +254,6 @@ def _contents(cell: types.CellType) -> Any:
         return cell.cell_contents
     except ValueError:  # the variable has no value yet
         return MISSING
-
-
-def global_names(code: types.CodeType) -> Iterator[str]:
-    """The names that a function looks up, and the functions defined inside it."""
-    yield from code.co_names
-    for constant in code.co_consts:
-        if isinstance(constant, types.CodeType):
-            yield from global_names(constant)
 
 
 def items(space: Mapping[str, Any]) -> list[tuple[str, Any]]:
