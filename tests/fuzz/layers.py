@@ -18,6 +18,7 @@ from typing import Any
 
 from ferrule import Context, Tensor, nn
 from ferrule.dtype import dtypes
+from ferrule.nn.functions import Function
 from tests.fuzz.drawing import Drawing, NothingFitsError
 
 # Never called by a program, each with the reason.
@@ -188,15 +189,16 @@ def layers() -> tuple[Layer, ...]:
 
 def _layer(name: str, member: Any) -> Layer:
     others: list[tuple[str, str]] = []
-    if hasattr(member, "function"):  # made of a function, whose inputs have no names
-        settings = member.signature
+    settings = inspect.signature(member)
+    if issubclass(member, Function):  # whose inputs are those of its function that are no settings
         inputs = [
             p.name
-            for p in inspect.signature(member.function).parameters.values()
-            if p.kind is inspect.Parameter.POSITIONAL_ONLY
+            for p in inspect.signature(member._function).parameters.values()
+            if p.name not in settings.parameters
+            and p.default is p.empty
+            and p.kind is not p.VAR_KEYWORD
         ]
     else:
-        settings = inspect.signature(member)
         parameters = [*inspect.signature(member.__call__).parameters.values()][1:]
         inputs = [
             p.name for p in parameters if p.default is p.empty and p.kind is not p.VAR_KEYWORD

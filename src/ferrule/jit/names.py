@@ -13,6 +13,7 @@ import types
 from collections.abc import Iterator
 from itertools import chain
 from string import Formatter
+from threading import Lock
 from typing import Final, TypeAlias, final
 
 from ferrule.base.records import dataclass
@@ -139,11 +140,16 @@ def _sources_of(code: types.CodeType) -> list[_Function] | None:
     return found or None
 
 
+_parsing: Final = Lock()
+"""Python 3.11 may raise SystemError where two threads parse at once (cpython issue 106905)."""
+
+
 @functools.lru_cache(maxsize=64)
 def _functions_in(text: str) -> dict[tuple[int, str], list[_Function]]:
     """The functions in a text by their first line, decorators included, and their names."""
     try:
-        tree = ast.parse(text)
+        with _parsing:
+            tree = ast.parse(text)
     except (SyntaxError, ValueError):
         return {}
     found: dict[tuple[int, str], list[_Function]] = {}
