@@ -428,7 +428,7 @@ def a_clock_and_a_report(capture: Capture) -> Iterator[Any]:
     yield from results(f, {})
 
 
-EITHER = [modules_that_are_imported_by_name]
+EITHER = [modules_by_name, modules_that_are_imported_by_name]
 """Captured or not by what else the modules of Python have, such as files."""
 PLAIN = [
     *(a_queue, pythons_random_numbers, a_shuffle, numpys_random_numbers),
@@ -438,7 +438,7 @@ PLAIN = [
 CAPTURED = [
     *(layers_that_are_added, the_order_of_keywords, a_weak_reference_that_dies),
     *(the_level_of_a_logger, a_function_for_another_type, attributes_that_a_class_makes_up),
-    *(builtin_names, a_global_that_hides_a_builtin_name, modules_by_name, the_environment),
+    *(builtin_names, a_global_that_hides_a_builtin_name, the_environment),
     *(a_method_of_tensors, the_call_of_a_layer, the_call_of_a_derived_layer),
     *(a_text_that_is_evaluated, defaults_that_are_replaced, the_class_of_an_object),
     *(several_dicts_as_one, attributes_of_a_number, a_cached_function),
