@@ -21,11 +21,13 @@ def call_back(function: Callable[..., T], /, *args: Any, **kwargs: Any) -> T:
     >>> call_back(max, 2, 3)
     3
     """
-    see = this_thread.state.seeing
-    if see is None:
+    watch = this_thread.state.seeing
+    if watch is None:
         return function(*args, **kwargs)
-    sys.setprofile(see)
+    generators, watch.generators = watch.generators, 0
+    sys.setprofile(watch.see)
     try:
         return function(*args, **kwargs)
     finally:
         sys.setprofile(None)
+        watch.generators = generators

@@ -71,7 +71,8 @@ class ThreadState:
         self.recording = True
         """True if the tape records; see `autograd/recording.py`."""
         self.seeing: Any = None
-        """The profile function of a capture, or of a call before one; see `jit/executed.py`."""
+        """The watch of the code that runs, in a call that is captured or before; see
+        `jit/executed.py`."""
         self.training: bool | None = None
         """True if layers behave as in training; None if the mode was never set (evaluation)."""
         self.modes: list[bool | None] = []

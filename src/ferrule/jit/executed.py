@@ -14,8 +14,7 @@ import functools
 import re
 import sys
 from collections import Counter, deque
-from collections.abc import Hashable, Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Hashable, Iterable
 from contextvars import ContextVar
 from pathlib import Path
 from sysconfig import get_paths
@@ -143,6 +142,8 @@ class _Watch:
         self.is_on = True
         self.thread = get_ident()
         self.constants: list[Hashable] = []
+        self.generators = 0
+        """The generators of this package that are running: the watch is not paused in these."""
         self._calls = [_Call(Executed(), is_apart=False)]
 
     def whole(self) -> Executed:
@@ -166,7 +167,12 @@ class _Watch:
     def see(self, frame: FrameType, event: str, arg: Any) -> None:
         """Note an event."""
         code = frame.f_code
-        if event == "c_call":
+        if _is_trusted(code) and code.co_flags & _GENERATOR and event in ("call", "return"):
+            # Those that ran before the watch began, as that of this block, only return.
+            self.generators = max(0, self.generators + (1 if event == "call" else -1))
+        elif self.generators:
+            pass  # what a generator of this package calls
+        elif event == "c_call":
             if not _is_trusted(code):
                 self._calls[-1].executed._call_of_c(arg, frame)
         elif event == "call":
@@ -178,9 +184,8 @@ class _Watch:
                 return
             call.executed.entered.add(code)
             call.uses_package = True
-            if not code.co_flags & _GENERATOR:
-                sys.setprofile(None)
-                frame.f_trace = _Resume(self)  # type: ignore[assignment]
+            sys.setprofile(None)
+            frame.f_trace = _Resume(self)  # type: ignore[assignment]
         elif event == "return" and len(self._calls) > 1 and not _is_trusted(code):
             self._end(arg)
 
@@ -216,27 +221,36 @@ def _is_apart(frame: FrameType) -> bool:
     )
 
 
-@contextmanager
-def watching(executed: Executed) -> Iterator[_Watch]:
+@final
+class watching:  # a block, no thing
     """A block that adds to `executed` what runs in it, in this thread.
 
     A profile function that was set before is left out for as long.
     """
-    state, profile = this_thread.state, cast("Any", sys.getprofile())
-    outer, watch, noted = state.seeing, _Watch(), state.constants
-    state.seeing, state.constants = watch.see, watch.constants
-    sys.setprofile(watch.see)
-    try:
-        yield watch
-    finally:
-        watch.is_on, state.seeing = False, outer
-        executed.constants, state.constants = Counter(watch.constants), noted
+
+    __slots__ = ("_executed", "_noted", "_outer", "_profile", "_watch")
+
+    def __init__(self, executed: Executed) -> None:
+        self._executed = executed
+
+    def __enter__(self) -> _Watch:
+        state, watch = this_thread.state, _Watch()
+        self._watch, self._profile = watch, cast("Any", sys.getprofile())
+        self._outer, self._noted = state.seeing, state.constants
+        state.seeing, state.constants = watch, watch.constants
+        sys.setprofile(watch.see)
+        return watch
+
+    def __exit__(self, *_: object) -> None:
         sys.setprofile(None)
+        state, watch, profile = this_thread.state, self._watch, self._profile
+        watch.is_on, state.seeing, state.constants = False, self._outer, self._noted
         if hasattr(profile, "enable"):  # cProfile's, which is no function
             profile.enable()
         else:
             sys.setprofile(profile)
+        self._executed.constants = Counter(watch.constants)
         whole = watch.whole()
-        executed.add(whole)
-        if outer is not None:
-            outer.__self__.add(whole)
+        self._executed.add(whole)
+        if self._outer is not None:
+            self._outer.add(whole)

@@ -11,7 +11,7 @@ import operator
 import types
 import weakref
 from array import array
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Collection, Iterable
 from contextvars import ContextVar
 from itertools import chain
@@ -426,8 +426,11 @@ class _Walk:
         names = self.names.everything()
         for base, kinds in self._kinds.items():
             members = vars(base)
-            ran = [name for name, child in items(members) if self._ran(child)]
-            for name in dict.fromkeys([*names.intersection(members), *ran]):
+            ran = [(name, child.__code__) for name, child in items(members) if self._ran(child)]
+            # Methods of tensors have a few wrappers in common: one that ran does not tell which.
+            shared = Counter([code for _, code in ran])
+            alone = [name for name, code in ran if shared[code] == 1]
+            for name in dict.fromkeys([*names.intersection(members), *alone]):
                 for holder in dict.fromkeys((base, *kinds)):
                     place = class_place(holder, name, members[name])
                     if not place.fixed:
