@@ -504,3 +504,26 @@ def test_a_proxy_of_what_is_gone_is_an_error_of_the_function_alone() -> None:
     assert [f(tensor(1), False).item() for _ in range(3)] == [3.0] * 3
     with pytest.raises(ReferenceError):
         f(tensor(1), True)
+
+
+def test_random_numbers_of_the_first_call_alone_prevent_no_capture() -> None:
+    weights: list[float] = []
+
+    @TinyJit
+    def f(x: Tensor) -> Tensor:
+        if not weights:
+            weights.append(random.random())
+        return x * weights[0]
+
+    found = [f(tensor(1)).item() for _ in range(5)]
+    assert f.jit_cache
+    assert len(set(found)) == 1
+
+
+def test_what_this_package_runs_for_itself_is_not_compared() -> None:
+    weight = tensor(2)
+    f = TinyJit(lambda x: [(x * weight + 1).gelu()])
+    for _ in range(3):
+        f(tensor(1))
+    ((numbers, _),) = f._outside.values()
+    assert {place.key for place, _ in numbers.path} <= {"gelu", "__mul__", "__add__", "weight"}

@@ -142,15 +142,18 @@ class _Watch:
         self.is_on = True
         self.thread = get_ident()
         self.constants: list[Hashable] = []
+        self.ran = Executed()
+        """All that ran in calls that matter, once the block has ended."""
         self.generators = 0
         """The generators of this package that are running: the watch is not paused in these."""
         self._calls = [_Call(Executed(), is_apart=False)]
 
-    def whole(self) -> Executed:
-        """All that ran in calls that matter."""
+    def end(self) -> None:
+        """End all calls that are open."""
         while len(self._calls) > 1:
             self._end(result=self)
-        return self._calls[0].executed
+        self.ran = self._calls[0].executed
+        self.ran.constants = Counter(self.constants)
 
     def note_lazy(self, tensors: Iterable[Tensor]) -> None:
         """Note the constants of what is not computed yet, if a function told the time."""
@@ -249,8 +252,8 @@ class watching:  # a block, no thing
             profile.enable()
         else:
             sys.setprofile(profile)
-        self._executed.constants = Counter(watch.constants)
-        whole = watch.whole()
-        self._executed.add(whole)
+        watch.end()
+        self._executed.add(watch.ran)
+        self._executed.constants = watch.ran.constants
         if self._outer is not None:
-            self._outer.add(whole)
+            self._outer.add(watch.ran)

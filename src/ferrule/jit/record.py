@@ -91,7 +91,7 @@ def capture_call(
                 watch.note_lazy(tensors_in([result]))
             call.finish(result, containers)
         call.check_stand_ins()
-        call.check_code(executed, constants)
+        call.check_code(watch.ran, executed, constants)
         if this_thread.state.failures != failures:
             raise NotReplayable("something in it raised an error when it was computed")
         if this_thread.state.taken != taken or call.capture.uses_others:
@@ -471,13 +471,13 @@ class _Call:
                 "what it writes to is in other memory afterwards, or another thread writes to it"
             )
 
-    def check_code(self, executed: Executed, constants: Counter[Hashable]) -> None:
-        """Raises `NotReplayable` if code that ran may have read what replays cannot compare.
+    def check_code(self, ran: Executed, executed: Executed, constants: Counter[Hashable]) -> None:
+        """Raises `NotReplayable` if code that `ran` may have read what replays cannot compare.
 
-        `constants` are those of the graphs of the call before.
+        `executed` has what ran in all calls, `constants` those of the graphs of the call before.
         """
         numbers = self.before.numbers
-        if not executed.codes.keys() <= numbers.codes:
+        if not ran.codes.keys() <= numbers.codes:
             self._check_numbers()
             later = Numbers(self.before.roots, executed)
             if not later.adds_to(numbers):
@@ -485,14 +485,14 @@ class _Call:
                     "it ran other code than the calls before, which may have changed what it read"
                 )
             self.before.numbers = numbers = later
-        if executed.reads_clock and executed.constants != constants:
+        if ran.reads_clock and ran.constants != constants:
             raise NotReplayable(
                 "it asks for the time, or the like, and computes with other numbers than the call "
                 "before"
             )
         for name, kind in numbers.opaque.items():
             raise NotReplayable(f"it may use {name!r}, a {kind}, whose state cannot be compared")
-        for name, line in executed.impure.items():
+        for name, line in ran.impure.items():
             raise NotReplayable(f"it calls {name}, which may give another result each time: {line}")
 
     def _check_numbers(self) -> None:
