@@ -7,6 +7,7 @@ import pytest
 from tests.gradients import assert_gradients
 
 from ferrule.dtype import dtypes
+from ferrule.ir.shape.view import ShapeError
 from ferrule.tensor import Tensor
 
 RNG = np.random.default_rng(21)
@@ -40,9 +41,21 @@ def test_rms_norm_by_axes_and_by_sizes(device: str) -> None:
     np.testing.assert_allclose(x.rms_norm((3, 4), eps=1e-3).numpy(), by_sizes, rtol=1e-12)
     np.testing.assert_allclose(x.rms_norm(axis=(1, 2), eps=1e-3).numpy(), by_sizes, rtol=1e-12)
     by_axis = a / np.sqrt((a * a).mean(1, keepdims=True) + 1e-3)
-    np.testing.assert_allclose(x.rms_norm(1, 1e-3).numpy(), by_axis, rtol=1e-12)
+    np.testing.assert_allclose(x.rmsnorm(1, 1e-3).numpy(), by_axis, rtol=1e-12)
     plain = a / np.sqrt((a * a).mean(-1, keepdims=True) + np.finfo(np.float64).eps)
     np.testing.assert_allclose(x.rms_norm((4,)).numpy(), plain, rtol=1e-12)
+    first = Tensor(weight[:, :1]).rms_norm(axis=0, weight=Tensor(weight[:, 1]), eps=0)
+    column = weight[:, :1] / np.sqrt((weight[:, :1] ** 2).mean(0)) * weight[:, 1:2]
+    np.testing.assert_allclose(first.numpy(), column, rtol=1e-12)
+    with pytest.raises(ValueError, match="either normalized_shape or axis"):
+        x.rms_norm((4,), axis=0)
+
+
+def test_sizes_that_could_be_axes_are_sizes() -> None:
+    x = Tensor(np.arange(1.0, 7.0).reshape(3, 2, 1))
+    np.testing.assert_allclose(x.rms_norm((1,), eps=0).numpy(), np.ones((3, 2, 1)), rtol=1e-12)
+    with pytest.raises(ShapeError, match=r"normalized_shape \(2,\) must be the last sizes"):
+        x.rms_norm((2,))
 
 
 def test_batch_norm(device: str) -> None:

@@ -232,10 +232,13 @@ def _instance_norm(x: Array, use_input_stats: bool = True, eps: float = 1e-5) ->
     return _standard(x, tuple(range(2, x.ndim)), eps)
 
 
+def _rmsnorm(x: Array, axis: Any = -1, eps: float = 1e-6) -> Any:
+    return x / np.sqrt(np.square(x).mean(axis, keepdims=True) + eps)
+
+
 def _rms_norm(x: Array, normalized_shape: Any = None, eps: float = 1e-6) -> Any:
     count = 1 if normalized_shape is None else len(normalized_shape)
-    axes = tuple(range(x.ndim - count, x.ndim))
-    return x / np.sqrt(np.square(x).mean(axes, keepdims=True) + eps)
+    return _rmsnorm(x, tuple(range(x.ndim - count, x.ndim)), eps)
 
 
 def _local_response(
@@ -480,7 +483,8 @@ LAYERS: Final[Mapping[str, Function]] = {
     "batchnorm": _batchnorm,
     **{name: _group_norm for name in ("group_norm", "groupnorm")},
     **{name: _instance_norm for name in ("instance_norm", "instancenorm")},
-    **{name: _rms_norm for name in ("rms_norm", "rmsnorm")},
+    "rmsnorm": _rmsnorm,
+    "rms_norm": _rms_norm,
     "local_response_norm": _local_response,
     **{name: _between for name in ("interpolate", "upsample")},
     "upsample_bilinear": _bilinear,

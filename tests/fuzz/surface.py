@@ -356,7 +356,6 @@ MAKERS: dict[str, Maker] = {
     "some": bool_,
     "threshold": among("0.5", "2"),
     "rms_norm.normalized_shape": last_sizes,
-    "rmsnorm.normalized_shape": last_sizes,
     "trapezoid.x": like,
     "trapz.x": like,
     "cumulative_trapezoid.x": like,

@@ -324,7 +324,7 @@ class RMSNorm(Shown):
         eps = 2.0**-x.dtype.mantissa_bits if self.eps is None else self.eps
         # Squares of halves overflow early, so the mean is taken in float32.
         wide = x.cast(dtypes.float32) if x.dtype.itemsize < 4 else x
-        out = wide.rms_norm(axes, eps)
+        out = wide.rmsnorm(axes, eps)
         return (out if self.weight is None else out * self.weight).cast(x.dtype)
 
 

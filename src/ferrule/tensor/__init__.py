@@ -816,6 +816,7 @@ class Tensor(TensorBase, metaclass=_TensorType):
     # -- normalisation -----------------------------------------------------------------------------
     layernorm = normalization.layernorm
     layer_norm = normalization.layer_norm
+    rmsnorm = normalization.rmsnorm
     rms_norm = normalization.rms_norm
     batchnorm = normalization.batchnorm
     batch_norm = normalization.batch_norm
@@ -825,7 +826,6 @@ class Tensor(TensorBase, metaclass=_TensorType):
     normalize = normalization.normalize
     groupnorm = normalization.group_norm
     instancenorm = normalization.instance_norm
-    rmsnorm = normalization.rms_norm
 
     # -- embeddings --------------------------------------------------------------------------------
     embedding = tables.embedding

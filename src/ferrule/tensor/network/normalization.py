@@ -9,7 +9,6 @@ from ferrule.ir.dtype import promote
 from ferrule.ir.expr import sint
 from ferrule.ir.shape.view import ShapeError, prod_sint
 from ferrule.tensor.base import Tensor
-from ferrule.tensor.broadcast import known_size
 from ferrule.tensor.keywords import method
 from ferrule.tensor.math.arithmetic import float_value
 from ferrule.tensor.math.functions import in_float32
@@ -54,53 +53,51 @@ def layer_norm(
 
 
 @method
+def rmsnorm(self: Tensor, axis: int | Sequence[int] = -1, eps: float = 1e-6) -> Tensor:
+    """Divided by the root of the mean square along some axes.
+
+    Raises `ShapeError` for an axis that is out of range.
+
+    >>> from ferrule import Tensor
+    >>> Tensor([3.0, -3.0]).rmsnorm(eps=0).tolist()
+    [1.0, -1.0]
+    """
+    axes = self._axes(axis, "rmsnorm")
+    return self._wrap(rowwise.rms_norm(float_value(self), axes, eps))
+
+
+@method
 def rms_norm(
     self: Tensor,
     normalized_shape: int | Sequence[int] | None = None,
-    weight: Tensor | float | None = None,
+    weight: Tensor | None = None,
     eps: float | None = None,
     *,
     axis: int | Sequence[int] | None = None,
 ) -> Tensor:
-    """Divided by the root of the mean square along some axes, and multiplied by a weight.
+    """`rmsnorm` of the last axes, whose sizes are given, times a weight.
 
-    The axes are given as `axis`, the last one unless it is; or as PyTorch has it, by the sizes of
-    the last axes, and then `eps` is that of the type unless given (else 1e-6). A number or a tuple
-    in the first place is taken for axes if these exist and there is no weight. Raises `ShapeError`
-    for an axis that is out of range.
+    Instead of the sizes, axes may be given as `axis`; the last one if neither is. `eps` is that of
+    the type unless given, as PyTorch has it; 1e-6 where no sizes are given. Raises `ShapeError` if
+    the last axes or the weight are of other sizes, or an axis is out of range, and ValueError for
+    both sizes and axes.
 
     >>> from ferrule import Tensor
-    >>> Tensor([3.0, -3.0]).rms_norm(eps=0).tolist()
-    [1.0, -1.0]
     >>> Tensor([3.0, -3.0]).rms_norm((2,), Tensor([1.0, 2.0]), eps=0).tolist()
     [1.0, -2.0]
     """
-    if weight is not None and not isinstance(weight, Tensor):
-        eps, weight = float(weight), None
-    wanted = normalized_shape if axis is None else axis
-    if weight is None and (axis is not None or _has_axes(self, wanted)):
-        axes = self._axes(-1 if wanted is None else wanted, "rms_norm")
-        small = 1e-6 if eps is None else eps
-        return self._wrap(rowwise.rms_norm(float_value(self), axes, small))
-    if wanted is None:
-        wanted = known_size(self._shape[-1], "rms_norm") if self._shape else ()
-    shape = _last_sizes(self, wanted, "rms_norm")
-    last = tuple(range(len(self._shape) - len(shape), len(self._shape)))
-    least = math.ldexp(1.0, -float_value(self).dtype.mantissa_bits) if eps is None else eps
-    return _scaled(
-        self,
-        lambda x: x._wrap(rowwise.rms_norm(x._read(), last, least)),
-        weight,
-        None,
-        shape,
-        "rms_norm",
-    )
-
-
-def _has_axes(self: Tensor, wanted: int | Sequence[int] | None) -> bool:
-    rank = len(self._shape)
-    axes = (-1,) if wanted is None else (wanted,) if isinstance(wanted, int) else tuple(wanted)
-    return all(-rank <= axis < rank for axis in axes)
+    if normalized_shape is None:
+        axes = self._axes(-1 if axis is None else axis, "rms_norm")
+        least = 1e-6
+    elif axis is not None:
+        raise ValueError("[rms_norm] give either normalized_shape or axis, not both")
+    else:
+        rank = len(self._shape)
+        axes = tuple(range(rank - len(_last_sizes(self, normalized_shape, "rms_norm")), rank))
+        least = math.ldexp(1.0, -float_value(self).dtype.mantissa_bits)
+    shape = [size if i in axes else 1 for i, size in enumerate(self._shape)]
+    chosen = least if eps is None else eps
+    return _scaled(self, lambda x: x.rmsnorm(axes, chosen), weight, None, shape, "rms_norm")
 
 
 def _last_sizes(self: Tensor, wanted: int | Sequence[int], what: str) -> tuple[int, ...]:
