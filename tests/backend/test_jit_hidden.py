@@ -6,6 +6,7 @@ import contextlib
 import cProfile
 import dataclasses
 import functools
+import gc
 import importlib
 import io
 import itertools
@@ -27,6 +28,7 @@ import pytest
 from tests.replays import Capture, replayed_like_plain, results, tensor
 
 from ferrule import Tensor, TinyJit, nn
+from ferrule.ir.shape.view import ShapeError
 
 K = 1.0
 PLACES = itertools.count()
@@ -527,3 +529,52 @@ def test_what_this_package_runs_for_itself_is_not_compared() -> None:
         f(tensor(1))
     ((numbers, _),) = f._outside.values()
     assert {place.key for place, _ in numbers.path} <= {"gelu", "__mul__", "__add__", "weight"}
+
+
+RATE = 1.0
+
+
+def _rate() -> float:
+    return RATE
+
+
+@pytest.mark.parametrize("keeps", [False, True])
+def test_code_that_runs_while_an_error_is_handled(
+    keeps: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kept: list[Exception] = []
+
+    @TinyJit
+    def f(x: Tensor) -> Tensor:
+        try:
+            x.reshape(7)
+        except ShapeError as error:
+            kept.append(error) if keeps else None
+            rate = 1.0 if keeps else _rate()
+        return x * (_rate() if keeps else rate)
+
+    x = Tensor([1.0, 2.0]).realize()
+    assert [f(x).tolist() for _ in range(4)] == [[1.0, 2.0]] * 4
+    monkeypatch.setattr(sys.modules[__name__], "RATE", 3.0)
+    assert f(x).tolist() == [3.0, 6.0]
+
+
+def test_what_the_garbage_collector_runs_is_no_part_of_a_function() -> None:
+    counted = {"runs": 0}
+
+    def count(phase: str, info: dict[str, int]) -> None:
+        counted["runs"] += 1
+
+    @TinyJit
+    def f(x: Tensor) -> Tensor:
+        gc.collect(0)
+        return x * 2
+
+    gc.callbacks.append(count)
+    try:
+        for n in range(6):
+            assert f(Tensor([float(n)])).tolist() == [2.0 * n]
+            gc.collect(0)
+    finally:
+        gc.callbacks.remove(count)
+    assert [replay.runs for replay in f._replays.values()] == [4]

@@ -6,7 +6,6 @@ this package. So these say when they call back.
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable
 from typing import Any, TypeVar
 
@@ -25,9 +24,10 @@ def call_back(function: Callable[..., T], /, *args: Any, **kwargs: Any) -> T:
     if watch is None:
         return function(*args, **kwargs)
     generators, watch.generators = watch.generators, 0
-    sys.setprofile(watch.see)
+    paused_by = watch.paused_by
+    watch.resume()
     try:
         return function(*args, **kwargs)
     finally:
-        sys.setprofile(None)
+        watch.pause(paused_by)
         watch.generators = generators

@@ -4,13 +4,16 @@ A profile function sees calls of Python functions and of C functions. It would s
 this package too, which are most: a training step makes 270,000 such events, and takes four times as
 long with them (Zen 5, 2026-11). So it is paused for as long as a function of this package runs.
 Nothing tells when that returns to code that is watched, but its frame goes away then, and with it
-whatever the frame refers to: `_Resume` in its `f_trace`. Functions of this package that call
-functions of the program say so (`base/callbacks.py`).
+whatever the frame refers to: `_Resume` in its `f_trace`. An error that the program handles keeps
+the frame: what ran until it goes was not seen, and `_Resume` notes where that was. Functions of
+this package that call functions of the program say so (`base/callbacks.py`). What the garbage
+collector runs, such as finalizers, is none of the function's.
 """
 
 from __future__ import annotations
 
 import functools
+import gc
 import re
 import sys
 from collections import Counter, deque
@@ -77,6 +80,8 @@ class Executed:
         """The code of this package that the program called."""
         self.impure: dict[str, str] = {}
         """The C functions whose results depend on something outside of Python, and their lines."""
+        self.unseen: dict[str, None] = {}
+        """The lines before which code ran that was not seen."""
         self.reads_clock = False
         """True if a function was called that tells the time, or the like."""
         self.constants: Counter[Hashable] = Counter()
@@ -89,6 +94,7 @@ class Executed:
         self.codes.update(other.codes)
         self.entered |= other.entered
         self.impure.update(other.impure)
+        self.unseen.update(other.unseen)
         self.reads_clock |= other.reads_clock
 
     def _call_of_c(self, function: Any, frame: FrameType) -> None:
@@ -110,15 +116,20 @@ class Executed:
 class _Resume:
     """Resumes a watch when it is deleted, with the frame that refers to it."""
 
-    __slots__ = ("watch",)
+    __slots__ = ("_caller", "_instruction", "_watch")
 
-    def __init__(self, watch: _Watch) -> None:
-        self.watch = watch
+    def __init__(self, watch: _Watch, caller: FrameType | None) -> None:
+        self._watch = watch
+        self._caller = caller
+        self._instruction = -1 if caller is None else caller.f_lasti
 
     def __del__(self) -> None:
-        watch = self.watch
-        if watch.is_on and get_ident() == watch.thread:
-            sys.setprofile(watch.see)
+        watch = self._watch
+        if watch.paused_by == id(self) and watch.is_on and get_ident() == watch.thread:
+            frame, caller = sys._getframe(1), self._caller
+            if frame is not caller or frame.f_lasti != self._instruction:
+                watch.note_unseen(f"{frame.f_code.co_filename}:{frame.f_lineno}")
+            watch.resume()
 
 
 @final
@@ -141,12 +152,41 @@ class _Watch:
     def __init__(self) -> None:
         self.is_on = True
         self.thread = get_ident()
+        self.paused_by = 0
+        """The `id()` of the object that will resume it; 0 if it is not paused."""
         self.constants: list[Hashable] = []
         self.ran = Executed()
         """All that ran in calls that matter, once the block has ended."""
         self.generators = 0
         """The generators of this package that are running: the watch is not paused in these."""
         self._calls = [_Call(Executed(), is_apart=False)]
+        self._collects_garbage = False
+
+    def resume(self) -> None:
+        """See what runs from here on."""
+        self.paused_by = 0
+        sys.setprofile(self.see)
+
+    def pause(self, by: int) -> None:
+        """See nothing that runs from here on, until the object with this `id()` resumes it."""
+        sys.setprofile(None)
+        self.paused_by = by
+
+    def before_garbage(self, phase: str, _: object) -> None:
+        """Pause it while garbage is collected."""
+        if phase == "start" and get_ident() == self.thread and sys.getprofile() is not None:
+            self._collects_garbage = True
+            sys.setprofile(None)
+
+    def after_garbage(self, phase: str, _: object) -> None:
+        """Resume it when garbage has been collected."""
+        if phase == "stop" and get_ident() == self.thread and self._collects_garbage:
+            self._collects_garbage = False
+            sys.setprofile(self.see)
+
+    def note_unseen(self, until: str) -> None:
+        """Note that code ran, up to some line, that was not seen."""
+        self._calls[-1].executed.unseen[until] = None
 
     def end(self) -> None:
         """End all calls that are open."""
@@ -187,8 +227,9 @@ class _Watch:
                 return
             call.executed.entered.add(code)
             call.uses_package = True
-            sys.setprofile(None)
-            frame.f_trace = _Resume(self)  # type: ignore[assignment]
+            resume = _Resume(self, frame.f_back)
+            self.pause(id(resume))
+            frame.f_trace = resume  # type: ignore[assignment]
         elif event == "return" and len(self._calls) > 1 and not _is_trusted(code):
             self._end(arg)
 
@@ -241,12 +282,18 @@ class watching:  # a block, no thing
         self._watch, self._profile = watch, cast("Any", sys.getprofile())
         self._outer, self._noted = state.seeing, state.constants
         state.seeing, state.constants = watch, watch.constants
+        gc.callbacks.insert(0, watch.before_garbage)
+        gc.callbacks.append(watch.after_garbage)
         sys.setprofile(watch.see)
         return watch
 
     def __exit__(self, *_: object) -> None:
-        sys.setprofile(None)
         state, watch, profile = this_thread.state, self._watch, self._profile
+        if watch.paused_by != id(sys._getframe().f_trace):
+            watch.note_unseen("its end")
+        sys.setprofile(None)
+        gc.callbacks.remove(watch.before_garbage)
+        gc.callbacks.remove(watch.after_garbage)
         watch.is_on, state.seeing, state.constants = False, self._outer, self._noted
         if hasattr(profile, "enable"):  # cProfile's, which is no function
             profile.enable()

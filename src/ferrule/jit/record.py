@@ -490,6 +490,10 @@ class _Call:
                 "it asks for the time, or the like, and computes with other numbers than the call "
                 "before"
             )
+        for line in ran.unseen:
+            raise NotReplayable(
+                f"it handles an error of ferrule's, and what it ran before {line} could not be seen"
+            )
         for name, kind in numbers.opaque.items():
             raise NotReplayable(f"it may use {name!r}, a {kind}, whose state cannot be compared")
         for name, line in ran.impure.items():
