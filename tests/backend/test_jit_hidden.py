@@ -563,7 +563,7 @@ def test_what_the_garbage_collector_runs_is_no_part_of_a_function() -> None:
     counted = {"runs": 0}
 
     def count(phase: str, info: dict[str, int]) -> None:
-        counted["runs"] += 1
+        counted["runs"] = counted["runs"] + 1
 
     @TinyJit
     def f(x: Tensor) -> Tensor:

@@ -65,6 +65,8 @@ _VALUES: Final[tuple[type, ...]] = (
 """Types whose methods read the object alone: its contents are compared before each replay."""
 _MOST_CODES: Final = 1 << 14
 """Functions that one captured function may call: a model and its libraries call hundreds."""
+_GARBAGE: Final = -1
+"""Instead of an `id()`: a watch is paused while garbage is collected."""
 _GENERATOR: Final = 0x20 | 0x80 | 0x200
 """The flags of code whose frame outlives a call (`inspect.CO_GENERATOR`, and those of async)."""
 
@@ -160,7 +162,6 @@ class _Watch:
         self.generators = 0
         """The generators of this package that are running: the watch is not paused in these."""
         self._calls = [_Call(Executed(), is_apart=False)]
-        self._collects_garbage = False
 
     def resume(self) -> None:
         """See what runs from here on."""
@@ -173,16 +174,12 @@ class _Watch:
         self.paused_by = by
 
     def before_garbage(self, phase: str, _: object) -> None:
-        """Pause it while garbage is collected."""
-        if phase == "start" and get_ident() == self.thread and sys.getprofile() is not None:
-            self._collects_garbage = True
-            sys.setprofile(None)
+        """Pause it while garbage is collected: `see` does so when this is called."""
 
     def after_garbage(self, phase: str, _: object) -> None:
         """Resume it when garbage has been collected."""
-        if phase == "stop" and get_ident() == self.thread and self._collects_garbage:
-            self._collects_garbage = False
-            sys.setprofile(self.see)
+        if phase == "stop" and self.paused_by == _GARBAGE and get_ident() == self.thread:
+            self.resume()
 
     def note_unseen(self, until: str) -> None:
         """Note that code ran, up to some line, that was not seen."""
@@ -220,6 +217,9 @@ class _Watch:
                 self._calls[-1].executed._call_of_c(arg, frame)
         elif event == "call":
             call = self._calls[-1]
+            if code is _BEFORE_GARBAGE:
+                self.pause(_GARBAGE)
+                return
             if not _is_trusted(code):
                 executed = Executed()
                 executed.codes[code] = frame.f_globals
@@ -243,6 +243,9 @@ class _Watch:
         if result is not None or call.uses_package or not call.is_apart:
             whole.executed.add(call.executed)
             whole.uses_package |= call.uses_package
+
+
+_BEFORE_GARBAGE: Final = _Watch.before_garbage.__code__
 
 
 def _kind_of(value: object) -> Any:
