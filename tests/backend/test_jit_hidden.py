@@ -578,3 +578,26 @@ def test_what_the_garbage_collector_runs_is_no_part_of_a_function() -> None:
     finally:
         gc.callbacks.remove(count)
     assert [replay.runs for replay in f._replays.values()] == [4]
+
+
+def test_garbage_is_collected_at_any_time_while_code_is_watched() -> None:
+    threshold = gc.get_threshold()
+    gc.set_threshold(5, 2, 2)
+    try:
+        for _ in range(20):
+            layer = nn.Linear(2, 2)
+            optimizer = nn.optim.SGD([layer.weight, layer.bias], lr=0.05)
+
+            def step(x: Tensor, layer: Any = layer, optimizer: Any = optimizer) -> Tensor:
+                with Tensor.train():
+                    optimizer.zero_grad()
+                    loss = layer(x).square().mean()
+                    loss.backward()
+                    optimizer.step()
+                    return loss.realize()
+
+            captured = TinyJit(step)
+            losses = [captured(Tensor([1.0, 2.0])).item() for _ in range(4)]
+            assert losses == sorted(losses, reverse=True)
+    finally:
+        gc.set_threshold(*threshold)

@@ -162,11 +162,13 @@ class _Watch:
         self.generators = 0
         """The generators of this package that are running: the watch is not paused in these."""
         self._calls = [_Call(Executed(), is_apart=False)]
+        self._profile: Any = self.see
+        """One object: Python up to 3.11 calls it without a reference, and it may be replaced."""
 
     def resume(self) -> None:
         """See what runs from here on."""
         self.paused_by = 0
-        sys.setprofile(self.see)
+        sys.setprofile(self._profile)
 
     def pause(self, by: int) -> None:
         """See nothing that runs from here on, until the object with this `id()` resumes it."""
@@ -189,6 +191,7 @@ class _Watch:
         """End all calls that are open."""
         while len(self._calls) > 1:
             self._end(result=self)
+        self._profile = None
         self.ran = self._calls[0].executed
         self.ran.constants = Counter(self.constants)
 
@@ -287,7 +290,7 @@ class watching:  # a block, no thing
         state.seeing, state.constants = watch, watch.constants
         gc.callbacks.insert(0, watch.before_garbage)
         gc.callbacks.append(watch.after_garbage)
-        sys.setprofile(watch.see)
+        watch.resume()
         return watch
 
     def __exit__(self, *_: object) -> None:
