@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-import ferrule
 from ferrule.jit import TinyJit
-from ferrule.jit.places import is_foreign
+from ferrule.jit.executed import Executed
+from ferrule.jit.state import State
 from ferrule.tensor import Tensor
 
 LARGE = 400  # modules
@@ -70,25 +70,12 @@ def test_a_helper_asks_a_library_for_its_type(library: Any) -> None:
     assert captured.jit_cache
 
 
-def test_only_large_packages_that_do_not_use_tensors_are_foreign() -> None:
-    try:
-        small, large, user = (
-            make_library("few", 3),
-            make_library("many", LARGE),
-            make_library("users", LARGE),
-        )
-        vars(sys.modules["users.part7"])["Tensor"] = Tensor
-        assert not is_foreign(small.is_array)
-        assert is_foreign(large.is_array)
-        assert is_foreign(large)
-        assert not is_foreign(user.is_array)
-        assert not is_foreign(user)
-        vars(sys.modules["many.part7"])["library"] = ferrule
-        sys.modules["many.another"] = types.ModuleType("many.another")
-        assert not is_foreign(large.is_array)
-    finally:
-        for name in [n for n in sys.modules if n.partition(".")[0] in ("few", "many", "users")]:
-            del sys.modules[name]
+def test_a_library_is_looked_at_as_far_as_code_names_it(library: Any) -> None:
+    for number in range(1000):
+        exec(f"def function{number}(x): return other{number}(x)", vars(library))
+    for state in (State([calls, lambda: library.rate], None), State([lambda: library], Executed())):
+        assert len(state._holders) < 20
+        assert len(state.codes) < 10
 
 
 def test_what_a_library_decorates_is_looked_at(library: Any) -> None:

@@ -41,10 +41,10 @@ from ferrule.jit.found import FoundInputs
 from ferrule.jit.hooks import code_of
 from ferrule.jit.inputs import Arguments, Chain, memories_of, read_arguments
 from ferrule.jit.numbers import Numbers
-from ferrule.jit.reach import Reach
 from ferrule.jit.record import NotReplayable, capture_call
 from ferrule.jit.replay import Replay
 from ferrule.jit.results import tensors_in
+from ferrule.jit.state import State
 from ferrule.tensor import Tensor
 from ferrule.tensor.cell import StorageRef
 
@@ -170,7 +170,7 @@ class TinyJit(Generic[ReturnType]):
         """Calls the function without a capture, and notes if it writes to memory from outside."""
         given = tensors_in([*args, kwargs])
         others = [leaf for leaf in leaves([*args, kwargs]) if not isinstance(leaf, Tensor)]
-        reached = [*given, *Reach([*code_of(function), *others]).tensors()]
+        reached = [*given, *State([*code_of(function), *others], None).tensors()]
         self._cells = frozenset([id(tensor._cell) for tensor in reached])
         with alone(self._cells):
             with turn:
@@ -252,7 +252,7 @@ class TinyJit(Generic[ReturnType]):
             replay = self._find(arguments)
         if replay is not None and replay.watch.overlaps(arguments.buffers):
             self._writes = True
-            arguments = self._read_anew(function, args, kwargs)
+            arguments, _ = self._read_anew(function, args, kwargs)
             replay = self._find(arguments)
             if replay is not None and replay.watch.overlaps(arguments.buffers):
                 replay = None  # a gradient shares memory with another tensor that the function uses
@@ -277,16 +277,17 @@ class TinyJit(Generic[ReturnType]):
 
     def _read_anew(
         self, function: Callable[..., ReturnType], args: Sequence[Any], kwargs: Mapping[str, Any]
-    ) -> Arguments:
-        """The arguments, after a new walk over the tensors that the function can reach."""
+    ) -> tuple[Arguments, State]:
+        """The arguments, after a new walk over what the function can reach by itself; and that."""
         objects = self._read(args, kwargs).objects
-        tensors = Reach([*code_of(function), *objects]).tensors()
+        state = State([*code_of(function), *objects], self._executed)
+        tensors = state.tensors()
         self._cells = frozenset([id(tensor._cell) for tensor in tensors])
         self._reachable = {}
         for tensor in tensors:
             for serial in memories_of(tensor):
                 self._reachable.setdefault(serial, WeakSet()).add(tensor._cell)
-        return self._read(args, kwargs)
+        return self._read(args, kwargs), state
 
     def _read(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Arguments:
         copied = frozenset() if self._writes_arguments else self._copied
@@ -335,12 +336,12 @@ class TinyJit(Generic[ReturnType]):
     def _capture(
         self, function: Callable[..., ReturnType], args: Sequence[Any], kwargs: Mapping[str, Any]
     ) -> ReturnType:
-        arguments = self._read_anew(function, args, kwargs)
+        arguments, state = self._read_anew(function, args, kwargs)
         result: ReturnType
         known = self._outside.get(arguments.key)
         found = FoundInputs() if known is None else known[1]
         result, replay = capture_call(
-            function, args, kwargs, arguments, self._writes, found, self._executed
+            function, args, kwargs, arguments, self._writes, found, state, self._executed
         )
         if isinstance(replay, NotReplayable):
             self._refusals += 1

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Iterable, Sequence, Set
+from collections.abc import Iterable, Sequence, Set
 from typing import Any, final
 
 from ferrule.autograd.tape import tape_position
@@ -14,16 +14,15 @@ from ferrule.engine.realize import realize
 from ferrule.ir.buffer import Buffer
 from ferrule.ir.dtype import dtypes
 from ferrule.ir.lazy import LazyBuffer
-from ferrule.jit.executed import Executed
 from ferrule.jit.found import FoundBefore, FoundInputs
 from ferrule.jit.guards import Watch
-from ferrule.jit.hooks import code_of
 from ferrule.jit.inputs import Arguments, follow, memory_serial, stand_ins
 from ferrule.jit.numbers import Numbers
-from ferrule.jit.reach import Owner, Reach, present_version
+from ferrule.jit.owners import Owner, present_version
 from ferrule.jit.readers import readers, renew
 from ferrule.jit.results import Leaf
 from ferrule.jit.sharing import Sharing
+from ferrule.jit.state import State
 from ferrule.tensor import Tensor
 from ferrule.tensor.cell import StorageRef
 
@@ -35,24 +34,22 @@ class Before:
     def __init__(
         self,
         arguments: Arguments,
-        function: Callable[..., Any],
         writes: bool,
         found: FoundInputs,
-        executed: Executed,
+        state: State,
     ) -> None:
         self.arguments = arguments
         self.stand_ins = stand_ins(arguments)
         self._gradients = [tensor.grad for tensor in arguments.tensors]
-        self.roots = [*code_of(function), *arguments.objects]
-        self.reach = Reach(self.roots)
-        self.numbers = Numbers(self.roots, executed)
-        """The Python values that the function can read besides tensors."""
-        tensors = self.reach.tensors()
+        self.state = state
+        """The tensors and the Python values that the function can reach by itself."""
+        self.numbers = Numbers(state)
+        tensors = state.tensors()
         # Lazy tensors would be fused into the function's kernels, and could not be separated.
         compute_lazy(tensors)
         realize([stream.node for stream in streams()])
         count = len(arguments.tensors)
-        self.found = FoundBefore(self.reach, arguments, found, self.numbers.assigned)
+        self.found = FoundBefore(state, arguments, found)
         self.tape = tape_position()
         """The position on the tape at the start: entries with smaller serials are older."""
         self.given = {
@@ -114,7 +111,7 @@ class Before:
     def watch(self) -> Watch:
         """The first guards: the set of leaves, and the leaves that have no gradient yet."""
         watch = Watch()
-        tensors = self.reach.tensors()
+        tensors = self.state.tensors()
         for tensor in tensors:
             if tensor._leaf is not None and tensor.grad is None:
                 watch.add_no_gradient(tensor)
@@ -136,7 +133,7 @@ class Before:
         if number is not None:
             return number
         cell = self._cells.get(id(tensor._cell))
-        if tensor in self.reach or (cell is not None and cell() is tensor._cell):
+        if tensor in self.state or (cell is not None and cell() is tensor._cell):
             return tensor
         return None
 

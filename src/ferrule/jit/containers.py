@@ -9,8 +9,8 @@ from typing import Any, final
 
 from ferrule.base.containers import is_record, leaves
 from ferrule.jit.places import attributes
-from ferrule.jit.reach import Reach
 from ferrule.jit.results import replace_tensors
+from ferrule.jit.state import State
 from ferrule.tensor import Tensor
 
 
@@ -33,14 +33,14 @@ class Containers:
         self._originals: dict[int, Any] = {id(copy): original for original, copy in self._pairs}
         self._originals |= {id(stand_in): tensor for tensor, stand_in in stand_ins.items()}
 
-    def are_found_twice(self, reach: Reach) -> bool:
+    def are_found_twice(self, state: State) -> bool:
         """True if a container is among the arguments twice, or is also reachable by the function.
 
         A copy would then differ from the container that the function finds the other way.
         """
         originals = [id(original) for original, _ in self._pairs]
         is_repeated = len(set(originals)) < len(originals)
-        return is_repeated or any(reach.has_holder(number) for number in held_in(self.given))
+        return is_repeated or any(state.has_holder(number) for number in held_in(self.given))
 
     def have_changed(self) -> bool:
         """True if the call changed which tensors the containers hold, or their order."""

@@ -261,6 +261,12 @@ def _is_trusted(code: CodeType) -> bool:
     return code.co_filename.startswith(_TRUSTED)
 
 
+@functools.lru_cache(maxsize=1 << 14)
+def is_installed(code: CodeType) -> bool:
+    """True for code of an installed library, or of this package."""
+    return code.co_filename.startswith((*_INSTALLED, *_TRUSTED))
+
+
 def _is_apart(frame: FrameType) -> bool:
     """True for a call of an installed library's function that cannot change what it is given."""
     return frame.f_code.co_filename.startswith(_INSTALLED) and all(

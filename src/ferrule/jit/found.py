@@ -23,8 +23,8 @@ from ferrule.ir.buffer import Buffer
 from ferrule.ir.expr import sint
 from ferrule.ir.lazy import LazyBuffer
 from ferrule.jit.inputs import Arguments, follow, is_copy, memories_of, memory_of, memory_serial
-from ferrule.jit.places import Path, Place, replaceable, tensors_of
-from ferrule.jit.reach import Reach
+from ferrule.jit.places import Path, Place, tensors_of
+from ferrule.jit.state import State
 from ferrule.tensor import Tensor
 from ferrule.tensor.cell import StorageRef
 
@@ -108,12 +108,11 @@ def _kind_of_contents(spot: Spot, taken: Set[int]) -> tuple[Any, list[tuple[Tens
     return (_structure(content), *[kind for kind, _ in pairs]), list(found)
 
 
-def _is_at(spot: Spot, places: list[tuple[Place, Path]]) -> bool:
+def _is_at(spot: Spot, places: list[Place]) -> bool:
     """True if these places are all one, the spot itself."""
-    found = [replaceable(*place) for place in places]
     if isinstance(spot, Place):
-        return [place.identity for place, _ in found] == [spot.identity]
-    return len(found) == 1 and found[0][0].holder is spot()
+        return [place.identity for place in places] == [spot.identity]
+    return len(places) == 1 and places[0].holder is spot()
 
 
 def _structure(content: Any) -> Any:
@@ -185,15 +184,12 @@ class FoundBefore:
     the function can also reach its memory in another way, because a replay would not replace that.
     """
 
-    def __init__(
-        self, reach: Reach, arguments: Arguments, known: FoundInputs, stored: Set[str]
-    ) -> None:
-        """`stored` are the names of the attributes and variables that the code assigns to."""
-        tensors = reach.tensors()
+    def __init__(self, state: State, arguments: Arguments, known: FoundInputs) -> None:
+        tensors = state.tensors()
         self._memories = Counter([serial for tensor in tensors for serial in memories_of(tensor)])
         self._cells = Counter([id(tensor._cell) for tensor in tensors])
         self._taken = {buffer.base.serial for buffer in arguments.buffers}
-        known = FoundInputs([s for s in known.used if self._is_alone(s, reach)], known.absent)
+        known = FoundInputs([s for s in known.used if self._is_alone(s, state)], known.absent)
         signature = known.add_to(arguments.tensors, arguments.buffers)
         count = len(known.used)
         self._used: dict[Any, tuple[Spot, Any]] = {
@@ -202,30 +198,31 @@ class FoundBefore:
         }
         self._others: dict[Parameter, Any] = dict(zip(known.absent, signature[count:], strict=True))
         self._candidates: list[_Candidate] = []
-        self.paths: dict[int, list[Path]] = {}
-        """The paths to each possible input, by the serial number of its memory."""
+        self.paths: dict[int, Path] = {}
+        """For each possible input, by the serial number of its memory: the places of the parameter
+        whose gradient it is."""
         for tensor in tensors:
             if tensor.grad is not None:
-                if 0 not in tensor.grad.shape and self._is_alone(weakref.ref(tensor), reach):
-                    self._add(weakref.ref(tensor), reach.ways_to(tensor))
+                if 0 not in tensor.grad.shape and self._is_alone(weakref.ref(tensor), state):
+                    self._add(weakref.ref(tensor), state.places_of(tensor))
             elif tensor._leaf is not None:
                 self._others[weakref.ref(tensor)] = True
-        for place, path in reach.states():
+        for place in state.states():
             # A constant is a possible state only if the code assigns to that name: as a state it
             # gets memory.
             held = tensors_of(place.get()) or ()
             in_memory = all(memory_serial(tensor.lazydata) is not None for tensor in held)
-            if (in_memory or place.key in stored) and self._is_alone(place, reach):
-                self._add(place, [path])
+            if (in_memory or place.key in state.assigned) and self._is_alone(place, state):
+                self._add(place, ())
 
-    def _is_alone(self, spot: Spot, reach: Reach) -> bool:
+    def _is_alone(self, spot: Spot, state: State) -> bool:
         """True if no other tensor in reach shares memory with those in the spot.
 
         A spot known from an earlier call may be out of reach while its tensor is not.
         """
         return all(
-            self._is_only(tensor, int(tensor in reach))
-            and (tensor not in reach or _is_at(spot, reach.places(tensor)))
+            self._is_only(tensor, int(tensor in state))
+            and (tensor not in state or _is_at(spot, state.places(tensor)))
             for tensor in tensors_of(_contents(spot)) or ()
         )
 
@@ -235,7 +232,7 @@ class FoundBefore:
         is_alone = serial is None or self._memories[serial] == count
         return is_alone and self._cells[id(tensor._cell)] == count
 
-    def _add(self, spot: Spot, paths: list[Path]) -> None:
+    def _add(self, spot: Spot, path: Path) -> None:
         known = self._used.get(_key(spot))
         taken = self._taken
         kind, found = _kind_of_contents(spot, taken)
@@ -245,7 +242,7 @@ class FoundBefore:
         parts = []
         for tensor, buffer in found:
             taken.add(buffer.serial)
-            self.paths[buffer.serial] = paths
+            self.paths[buffer.serial] = path
             references = weakref.ref(tensor), weakref.ref(tensor._cell)
             memory = buffer if is_state else None
             parts.append(_Present(tensor._read().node.shape, buffer.serial, *references, memory))

@@ -15,9 +15,10 @@ from ferrule.ir.lazy import LazyBuffer
 from ferrule.jit.hooks import HooksBefore
 from ferrule.jit.inputs import Arguments
 from ferrule.jit.numbers import Numbers
+from ferrule.jit.owners import Owner, present_version
 from ferrule.jit.places import Path, Place
-from ferrule.jit.reach import Owner, Reach, present_version
 from ferrule.jit.readers import leave_to_readers, readers, references, without_readers
+from ferrule.jit.state import State
 from ferrule.tensor import Tensor
 from ferrule.tensor.cell import StorageRef
 
@@ -256,12 +257,11 @@ class Watch:
         """True if there is a guard on a place."""
         return place in self._contents
 
-    def add_tensor(self, tensor: Tensor, reach: Reach) -> bool:
+    def add_tensor(self, tensor: Tensor, state: State) -> bool:
         """Adds guards on all places of a tensor; False if one of them has changed already."""
-        for steps in reach.ways_to(tensor):
-            if not all(step.get() is child for step, child in steps):
-                return False
-            self.add_path(steps)
+        if state.has_moved(tensor):
+            return False
+        self.add_path(state.places_of(tensor))
         return True
 
     def add_constant(self, cell: StorageRef) -> None:

@@ -31,8 +31,8 @@ from ferrule.ir.lazyop import MovementOps, apply_movements
 from ferrule.ir.shape.view import View
 from ferrule.ir.storage import Storage
 from ferrule.jit.hooks import hooks_of
-from ferrule.jit.numbers import form
 from ferrule.jit.places import attributes, is_plain
+from ferrule.jit.values import form
 from ferrule.tensor import Tensor
 from ferrule.tensor.cell import StorageRef
 

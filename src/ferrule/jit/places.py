@@ -10,7 +10,6 @@ import re
 import sys
 import threading
 import types
-import weakref
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextvars import ContextVar
@@ -20,23 +19,11 @@ from typing import Any, TypeAlias, final
 import numpy as np
 
 from ferrule.base.records import dataclass
-from ferrule.device import Compiled, Device, Interpreted
-from ferrule.jit.names import global_names, imports_of
+from ferrule.jit.names import imports_of
 from ferrule.tensor import Tensor
 
-# A function with an assert that pytest has rewritten refers to pytest, and so to all tests.
-_TOOLS = frozenset({"_pytest", "pytest", "pluggy", "hypothesis"})
-_FOREIGN = frozenset(sys.stdlib_module_names) | _TOOLS | {"numpy", "ferrule", "builtins"}
-_LARGE = 150
-"""Loaded modules from which on a package is not walked: it would take too long.
-
-SciPy and JAX have some 400, PyTorch 1,500, which take 20 s a capture (Zen 5, 2026-11). Packages for
-settings have up to 100.
-"""
 MADE_BY_A_STATEMENT = 1 << 9
 """The flag of types made by a class statement (`Py_TPFLAGS_HEAPTYPE`)."""
-# Devices refer to every kernel and to all memory.
-WITHOUT_TENSORS = (types.ModuleType, type(Device), Compiled, Interpreted)
 PLAIN = (int, float, complex, str, bytes, type(None), range, slice, np.generic)
 """The types of numbers, strings and the like."""
 MISSING = object()
@@ -118,61 +105,36 @@ Found: TypeAlias = tuple[Place, Any]
 
 def tensors_of(value: Any) -> list[Tensor] | None:
     """The tensors in a value: a tensor, or tuples of tensors; None if it is anything else."""
-    if isinstance(value, Tensor):
+    kind = type(value)  # `value.__class__` may run the object's own code
+    if issubclass(kind, Tensor):
         return [value]
-    if not isinstance(value, tuple) or not value:
+    if not issubclass(kind, tuple) or not value:
         return None
     found = [tensors_of(part) for part in value]
     known = [tensors for tensors in found if tensors is not None]
     return [t for tensors in known for t in tensors] if len(known) == len(found) else None
 
 
-def replaceable(place: Place, path: Path) -> tuple[Place, Path]:
-    """The place to assign to in order to replace a tensor, and the path there.
-
-    For an item of a tuple it is the place of the tuple.
-    """
-    if place.fixed and isinstance(place.holder, tuple) and path and isinstance(path[-1][1], tuple):
-        return path[-1][0], path[:-1]
-    return place, path
-
-
 def below(value: Any) -> Iterator[Found]:
-    """The objects that a value refers to directly, with their places."""
-    if isinstance(value, Tensor):
-        yield Place(value, "grad"), value.grad
-    elif isinstance(value, dict):
+    """The objects that a container, a method or the like refers to directly, with their places."""
+    if isinstance(value, dict):
         yield from [(Place(value, key), child) for key, child in value.items()]
     elif isinstance(value, list | deque):
         yield from [(Place(value, i), child) for i, child in enumerate(value)]
     elif isinstance(value, tuple | set | frozenset):
         yield from _fixed(value, value)
-    elif isinstance(value, types.FunctionType):
-        yield from _below_function(value)
     elif isinstance(value, types.MethodType):
         yield from _fixed(value, (value.__self__, value.__func__))
     elif isinstance(value, functools.partial):
         yield from _fixed(value, (value.func, value.args, value.keywords))
-    elif isinstance(value, type):
-        if not is_foreign(value):
-            for name, child in items(vars(value)):
-                yield class_place(value, name, child), child
-            yield from _fixed(value, value.__bases__)
     elif isinstance(value, staticmethod | classmethod):
         yield from _fixed(value, (value.__func__,))
     elif isinstance(value, property):
         yield from _fixed(value, (value.fget,))
     elif isinstance(value, functools.cached_property):
         yield from _fixed(value, (value.func,))
-    elif isinstance(value, ContextVar):
-        yield Place(value, value.name), value.get(MISSING)
-    elif isinstance(value, weakref.ref):
-        yield from _fixed(value, (value(),))
-    elif "__wrapped__" in attributes(value):
-        # A wrapper, such as another captured function: its own state does not matter.
+    else:  # a wrapper, such as another captured function: its own state does not matter
         yield from _fixed(value, (value.__wrapped__,))
-    elif not isinstance(value, WITHOUT_TENSORS):
-        yield from _below_object(value)
 
 
 def _fixed(holder: Any, values: Iterable[Any]) -> Iterator[Found]:
@@ -190,38 +152,6 @@ def attribute_of(value: object, name: str) -> Any:
         return getattr(value, name, MISSING)
     except Exception:  # whatever the object's own code raises
         return MISSING
-
-
-def _below_function(function: types.FunctionType) -> Iterator[Found]:
-    if is_foreign(function):
-        if not is_of_python(function):  # a decorator's closure has the decorated function
-            yield from cells(function)
-        return
-    yield from cells(function)
-    yield from _fixed(function, (function.__defaults__, function.__kwdefaults__, vars(function)))
-    names = dict.fromkeys(global_names(function.__code__))
-    for space in _spaces(function, names):
-        yield from [(Place(space, name), space[name]) for name in names if name in space]
-
-
-def _spaces(function: types.FunctionType, names: Iterable[str]) -> list[dict[str, Any]]:
-    """The namespaces of a function's module and of the modules that it names or imports.
-
-    Modules that these hold under a name of the function are included.
-    """
-    spaces = [function.__globals__]
-    found: list[Any] = [
-        *imported(function.__code__, function.__globals__),
-        *[content for _, content in cells(function)],
-    ]
-    for space in spaces:  # the list grows meanwhile
-        found += [space[name] for name in names if name in space]
-        for value in found:
-            is_module = isinstance(value, types.ModuleType) and not is_foreign(value)
-            if is_module and all(vars(value) is not known for known in spaces):
-                spaces.append(vars(value))
-        found.clear()
-    return spaces
 
 
 def imported(code: types.CodeType, space: Mapping[str, Any]) -> list[types.ModuleType]:
@@ -279,11 +209,6 @@ def slots(value: object) -> Iterator[Found]:
             yield Place(value, name), None if child is MISSING else child
 
 
-def _below_object(value: object) -> Iterator[Found]:
-    yield from _fixed(value, (attributes(value), type(value)))
-    yield from slots(value)
-
-
 @functools.cache
 def is_opaque(kind: type) -> bool:
     """True for a type whose instances have a state in C that Python code cannot compare.
@@ -320,21 +245,6 @@ _COMPARED = (int, float, complex, str, bytes, tuple, list, dict, set, frozenset,
 """Types in C whose instances are compared by their contents."""
 
 
-def is_foreign(value: Any) -> bool:
-    """True if a class, a function or a module is not part of the program's own code.
-
-    Foreign are Python, NumPy and this package, and large packages that do not use this one, such as
-    another tensor library: to walk all of it takes tens of seconds.
-    """
-    return is_of_python(value) or is_bystander(value)
-
-
-def is_of_python(value: Any) -> bool:
-    """True if a class, a function or a module belongs to Python, NumPy or this package."""
-    module = _module_of(value)
-    return module.partition(".")[0] in _FOREIGN and not _is_nameless(value, module)
-
-
 def is_trusted(value: Any) -> bool:
     """True if a class, a function or a module belongs to NumPy or this package.
 
@@ -344,47 +254,6 @@ def is_trusted(value: Any) -> bool:
     return package in ("numpy", "ferrule") and module.partition(".")[0] != "random"
 
 
-def is_bystander(value: Any) -> bool:
-    """True if a class, a function or a module belongs to a large package that uses no tensors."""
-    return _module_of(value).partition(".")[0] in _bystanders(len(sys.modules))
-
-
 def _module_of(value: Any) -> str:
     name = getattr(value, "__name__" if isinstance(value, types.ModuleType) else "__module__", None)
     return name if isinstance(name, str) and name else "builtins"
-
-
-def _is_nameless(value: Any, module: str) -> bool:
-    """True if a function or a class was made by `exec` in a namespace without a module's name."""
-    if isinstance(value, type):
-        return module == "builtins" and bool(value.__flags__ & MADE_BY_A_STATEMENT)
-    return module == "builtins" and isinstance(value, types.FunctionType)
-
-
-@functools.lru_cache(maxsize=1)
-def _bystanders(_loaded: int) -> frozenset[str]:
-    """The large packages without a loaded module that uses this package.
-
-    `_loaded` is the number of loaded modules; it is only the key of the cache.
-    """
-    modules: dict[str, list[Any]] = {}
-    for name, module in list(sys.modules.items()):
-        modules.setdefault(name.partition(".")[0], []).append(module)
-    large = {p: found for p, found in modules.items() if len(found) >= _LARGE and p not in _FOREIGN}
-    return frozenset(package for package, found in large.items() if not any(map(_uses_us, found)))
-
-
-def _uses_us(module: Any) -> bool:
-    return any(map(_is_of_this_package, list(attributes(module).values())))
-
-
-def _is_of_this_package(value: Any) -> bool:
-    """True if a module's variable is of this package: a module, class, function or instance."""
-    kind = type(value)  # `value.__class__` may run the object's own code
-    if issubclass(kind, types.ModuleType):
-        name: Any = value.__name__
-    elif issubclass(kind, type | types.FunctionType):
-        name = value.__module__
-    else:
-        name = kind.__module__
-    return isinstance(name, str) and name.partition(".")[0] == "ferrule"

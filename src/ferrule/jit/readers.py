@@ -13,7 +13,7 @@ from ferrule.ir.buffer import Buffer
 from ferrule.ir.dtype import dtypes
 from ferrule.ir.lazy import LazyBuffer
 from ferrule.ir.storage import Storage
-from ferrule.jit.reach import Owner, present_version
+from ferrule.jit.owners import Owner, present_version
 from ferrule.tensor.cell import StorageRef
 
 

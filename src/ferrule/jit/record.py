@@ -36,8 +36,8 @@ from ferrule.jit.found import FoundInputs
 from ferrule.jit.inputs import Arguments, InputPart, follow, is_symbolic_view
 from ferrule.jit.made import Made
 from ferrule.jit.numbers import Numbers
-from ferrule.jit.places import Path, Place, tensors_of
-from ferrule.jit.reach import Holders, Owner, Reach, memory_of_views, owners_among
+from ferrule.jit.owners import Holders, Owner, memory_of_views, owners_among
+from ferrule.jit.places import Place, tensors_of
 from ferrule.jit.replay import AtRisk, Replay
 from ferrule.jit.results import (
     Effect,
@@ -46,6 +46,7 @@ from ferrule.jit.results import (
     returned_tensors,
     tensors_in,
 )
+from ferrule.jit.state import State
 from ferrule.jit.weights import PackedWeights
 from ferrule.tensor import Tensor
 from ferrule.tensor.cell import StorageRef
@@ -63,6 +64,7 @@ def capture_call(
     arguments: Arguments,
     writes: bool,
     found: FoundInputs,
+    state: State,
     executed: Executed,
 ) -> tuple[Any, Replay | NotReplayable]:
     """Calls the function; returns its result, and a replay or the reason why there is none.
@@ -70,13 +72,13 @@ def capture_call(
     The caller holds the lock `turn`, which is released while the function runs.
 
     `writes` is True if the function is known to write to memory from outside. `found` are the
-    implicit inputs known from earlier calls.
+    implicit inputs known from earlier calls, `state` is what it can reach by itself.
     """
     constants = executed.constants
     failures, taken = this_thread.state.failures, this_thread.state.taken
-    call = _Call(Before(arguments, function, writes, found, executed))
+    call = _Call(Before(arguments, writes, found, state), executed)
     containers = Containers((tuple(args), dict(kwargs)), call.before.stand_ins)
-    if containers.are_found_twice(call.before.reach):
+    if containers.are_found_twice(state):
         with others_turn():
             result = function(*args, **kwargs)
         return result, NotReplayable("a container that it is given can be got at in another way")
@@ -91,7 +93,7 @@ def capture_call(
                 watch.note_lazy(tensors_in([result]))
             call.finish(result, containers)
         call.check_stand_ins()
-        call.check_code(watch.ran, executed, constants)
+        call.check_code(watch.ran, constants)
         if this_thread.state.failures != failures:
             raise NotReplayable("something in it raised an error when it was computed")
         if this_thread.state.taken != taken or call.capture.uses_others:
@@ -107,8 +109,10 @@ def capture_call(
 class _Call:
     """One call while it is captured."""
 
-    def __init__(self, before: Before) -> None:
+    def __init__(self, before: Before, executed: Executed) -> None:
         self.before = before
+        self._executed = executed
+        """What ran in all calls of the function."""
         self.arguments = before.arguments
         self.capture = Capture()
         self.made = Made(before, self.capture)
@@ -134,9 +138,12 @@ class _Call:
             yield
         except BaseException:
             if self.before.stand_ins:
-                for place, _ in self.before.reach.changes(Reach(self.before.roots)):
+                for place in self.before.state.changes(self._present_state()):
                     self.made.restore(place, place.get())
             raise
+
+    def _present_state(self) -> State:
+        return self.before.state.again(self._executed)
 
     # -- at the end of the call, still recorded --------------------------------------------------
 
@@ -144,8 +151,9 @@ class _Call:
         """Computes everything that the call left lazy, and finds all tensors that it made."""
         before = self.before
         returned = returned_tensors(result)
-        changes = before.reach.changes(Reach(before.roots))
-        contents = [place.get() for place, _ in changes]
+        self.later = self._present_state()
+        changes = before.state.changes(self.later)
+        contents = [place.get() for place in changes]
         left = [tensor for content in contents for tensor in tensors_of(content) or ()]
         gradients = before.new_gradients()
         retained = before.retained([*returned, *left])
@@ -153,15 +161,15 @@ class _Call:
         everything = {id(tensor): tensor for tensor in found}
         nodes = self._compute(everything)
         seen = {id(tensor._cell) for tensor in everything.values()}
-        before.add_found(self.capture, seen, {place.identity for place, _ in changes})
+        before.add_found(self.capture, seen, {place.identity for place in changes})
         leaves = self.made.add(everything, nodes, before.sharing(everything.values()))
-        for (place, _), content in zip(changes, contents, strict=True):
+        for place, content in zip(changes, contents, strict=True):
             self.made.restore(place, content)
         # From here on a refusal does no harm: the call has had all effects of the function.
         if containers.have_changed():
             raise NotReplayable("it puts a tensor of an argument elsewhere, or another one there")
         handles = [leaf for leaf in leaves.values() if isinstance(leaf, Tensor)]
-        if any(is_symbolic_view(leaf) and leaf not in before.reach for leaf in handles):
+        if any(is_symbolic_view(leaf) and leaf not in before.state for leaf in handles):
             raise NotReplayable(
                 "it returns a part of a tensor from outside, and a variable says which; return a "
                 "copy of it"
@@ -172,8 +180,8 @@ class _Call:
                 "in the function too, or detach() it"
             )
         self.made.outcome.template = mapped(result, lambda leaf: leaves.get(id(leaf)))
-        for (place, path), content in zip(changes, contents, strict=True):
-            self._add_effect(place, path, content, leaves)
+        for place, content in zip(changes, contents, strict=True):
+            self._add_effect(place, content, leaves)
         self.made.add_gradients(gradients, retained, leaves)
 
     def _compute(self, everything: dict[int, Tensor]) -> dict[int, LazyBuffer]:
@@ -192,20 +200,17 @@ class _Call:
         realize(list(dict.fromkeys([*nodes.values(), *pending])))
         return nodes
 
-    def _add_effect(
-        self, place: Place, path: Path, content: Any, leaves: Mapping[int, Leaf]
-    ) -> None:
+    def _add_effect(self, place: Place, content: Any, leaves: Mapping[int, Leaf]) -> None:
         """Adds a place that the call has assigned to: each replay puts its own tensor there."""
-        reach = self.before.reach
+        state = self.before.state
         tensors = tensors_of(content)
         found = [leaves.get(id(tensor)) for tensor in tensors or ()]
         known = content is None or (tensors is not None and None not in found)
-        moved = any(isinstance(leaf, Tensor) and leaf in reach for leaf in found)
-        if not known or moved or not reach.knows(place):
+        moved = any(isinstance(leaf, Tensor) and leaf in state for leaf in found)
+        if not known or moved or not state.knows(place):
             raise NotReplayable("it moves tensors about in a way that replays cannot follow")
-        self._watch.add_path(path)
-        if isinstance(place.holder, Tensor):  # the holder may be in several places
-            self._watch.add_tensor(place.holder, reach)
+        if isinstance(place.holder, Tensor):
+            self._watch.add_tensor(place.holder, state)
         template = mapped(content, lambda tensor: leaves.get(id(tensor)))
         self.made.outcome.effects.append(Effect(place, template))
 
@@ -412,8 +417,8 @@ class _Call:
         pairs = enumerate(self.arguments.buffers)
         stood_for = set(self.arguments.closed_over)
         given = {buffer.base.serial for number, buffer in pairs if number not in stood_for}
-        found = {n: paths for n, paths in before.found.paths.items() if n in given}
-        for path in [path for paths in found.values() for path in paths]:
+        found = {n: path for n, path in before.found.paths.items() if n in given}
+        for path in found.values():
             self._watch.add_path(path)
         holders = [storage.holder for storage in self.written]
         same = [*self.made.same, *[holder() for holder in holders if holder is not None]]
@@ -424,10 +429,10 @@ class _Call:
             if serial not in found
         ]
         constants = [reference for reference, _ in before.constants]
-        moved = map(weakref.ref, before.reach.aliased(before.numbers.assigned))
+        moved = map(weakref.ref, before.state.aliased(before.state.assigned))
         for reference in [*read, *constants, *moved]:
             tensor = reference()
-            if tensor is None or not self._watch.add_tensor(tensor, before.reach):
+            if tensor is None or not self._watch.add_tensor(tensor, before.state):
                 raise NotReplayable(
                     "it replaces a tensor that it reads; write to it with assign instead"
                 )
@@ -471,20 +476,19 @@ class _Call:
                 "what it writes to is in other memory afterwards, or another thread writes to it"
             )
 
-    def check_code(self, ran: Executed, executed: Executed, constants: Counter[Hashable]) -> None:
+    def check_code(self, ran: Executed, constants: Counter[Hashable]) -> None:
         """Raises `NotReplayable` if code that `ran` may have read what replays cannot compare.
 
-        `executed` has what ran in all calls, `constants` those of the graphs of the call before.
+        `constants` are those of the graphs of the call before.
         """
-        numbers = self.before.numbers
-        if not ran.codes.keys() <= numbers.codes:
+        state = self.before.state
+        if not ran.codes.keys() <= state.codes:
             self._check_numbers()
-            later = Numbers(self.before.roots, executed)
-            if not later.adds_to(numbers):
+            if not self.later.adds_to(state):
                 raise NotReplayable(
                     "it ran other code than the calls before, which may have changed what it read"
                 )
-            self.before.numbers = numbers = later
+            self.before.numbers, state = Numbers(self.later), self.later
         if ran.reads_clock and ran.constants != constants:
             raise NotReplayable(
                 "it asks for the time, or the like, and computes with other numbers than the call "
@@ -494,7 +498,7 @@ class _Call:
             raise NotReplayable(
                 f"it handles an error of ferrule's, and what it ran before {line} could not be seen"
             )
-        for name, kind in numbers.opaque.items():
+        for name, kind in state.opaque.items():
             raise NotReplayable(f"it may use {name!r}, a {kind}, whose state cannot be compared")
         for name, line in ran.impure.items():
             raise NotReplayable(f"it calls {name}, which may give another result each time: {line}")

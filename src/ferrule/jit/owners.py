@@ -1,159 +1,21 @@
-"""Reachability: the tensors that a function can reach without its arguments, and their owners."""
+"""Owners of memory: the cells and storages whose present contents are in it."""
 
 from __future__ import annotations
 
 import gc
 import sys
 import weakref
-from collections import Counter, deque
-from collections.abc import Collection, Iterable, Iterator, Sequence, Set
+from collections.abc import Collection, Iterable, Sequence
 from typing import Any, TypeAlias, final
 
 from ferrule.autograd import TracedValue
 from ferrule.ir.buffer import Buffer
 from ferrule.ir.lazy import LazyBuffer
 from ferrule.ir.storage import Storage
-from ferrule.jit.places import Path, Place, below, replaceable, tensors_of
 from ferrule.tensor import Tensor
 from ferrule.tensor.cell import StorageRef
 
 Owner: TypeAlias = StorageRef | Storage
-
-_ATOMS = (int, float, complex, str, bytes, bytearray, type(None), range, slice)
-
-
-@final
-class Reach:
-    """The tensors that code can reach from `roots`.
-
-    The walk follows closures, defaults, the globals that a function names, the instance of a bound
-    method, attributes, containers and gradients. It does not enter this package, the standard
-    library or test tools. Tensors are not kept alive.
-    """
-
-    def __init__(self, roots: Iterable[Any]) -> None:
-        self._tensors: dict[int, weakref.ref[Tensor]] = {}
-        self._places: dict[int, list[tuple[Place, Path]]] = {}
-        self._contents: dict[tuple[int, Any], tuple[Place, int, Path]] = {}
-        self._holders: dict[int, tuple[Any, int]] = {}
-        self._tuples: Counter[int] = Counter()
-        """The number of places of each tuple, by `id()`."""
-        self._explore(roots)
-
-    def tensors(self) -> list[Tensor]:
-        """The tensors that are alive."""
-        found = (reference() for reference in self._tensors.values())
-        return [tensor for tensor in found if tensor is not None]
-
-    def __contains__(self, tensor: Tensor) -> bool:
-        reference = self._tensors.get(id(tensor))
-        return reference is not None and reference() is tensor
-
-    def places(self, tensor: Tensor) -> list[tuple[Place, Path]]:
-        """All places of a tensor, and the paths there."""
-        return self._places[id(tensor)]
-
-    def ways_to(self, tensor: Tensor) -> list[Path]:
-        """All paths to a tensor, each with the tensor's own place at the end."""
-        return [
-            path if place.fixed else (*path, (place, tensor)) for place, path in self.places(tensor)
-        ]
-
-    def aliased(self, names: Set[str]) -> list[Tensor]:
-        """The tensors in several places, one of which has one of these names."""
-        places = {number: found for number, found in self._places.items() if len(found) > 1}
-        return [
-            tensor
-            for tensor in self.tensors()
-            if any(place.key in names for place, _ in places.get(id(tensor), ()))
-        ]
-
-    def states(self) -> list[tuple[Place, Path]]:
-        """The places that may be states, and the paths there.
-
-        They hold a tensor, or a tuple of tensors that is in no other place. Gradients are left out.
-        """
-        found: dict[Any, tuple[Place, Path]] = {}
-        for place, _, path in self._contents.values():
-            if not isinstance(place.holder, Tensor):
-                place, path = replaceable(place, path)
-                content = place.get()
-                if tensors_of(content) is not None and self._is_once(content):
-                    found[place.identity] = place, path
-        return list(found.values())
-
-    def _is_once(self, content: Any) -> bool:
-        """True if each tuple around the tensors is in one place only."""
-        if not isinstance(content, tuple):
-            return True
-        return self._tuples[id(content)] == 1 and all(map(self._is_once, content))
-
-    def changes(self, later: Reach) -> list[tuple[Place, Path]]:
-        """The places where another tensor is in the `later` walk, or none any more."""
-        found: dict[Any, tuple[Place, Path]] = {}
-        for change in self._changes(later):
-            place, path = replaceable(*change)
-            found.setdefault(place.identity, (place, path))
-        return list(found.values())
-
-    def _changes(self, later: Reach) -> Iterator[tuple[Place, Path]]:
-        for identity, (place, number, path) in later._contents.items():
-            old = self._contents.get(identity)
-            if old is None or old[1] != number or not self._is_alive(number):
-                yield place, path
-        for identity, (place, _, path) in self._contents.items():
-            if identity not in later._contents and not isinstance(place.get(), Tensor):
-                yield place, path
-
-    def knows(self, place: Place) -> bool:
-        """True if replays can write to a place: its holder was in reach, with the same length."""
-        holder = place.holder
-        if place.fixed:
-            return False
-        if isinstance(holder, Tensor):
-            return holder in self
-        known = self._holders.get(id(holder))
-        return known is not None and known[1] == _length(holder)
-
-    def has_holder(self, number: int) -> bool:
-        """True if an object in reach that holds places, such as a list, has this `id()`."""
-        return number in self._holders
-
-    def _is_alive(self, number: int) -> bool:
-        reference = self._tensors.get(number)
-        return reference is not None and reference() is not None
-
-    def _explore(self, roots: Iterable[Any]) -> None:
-        seen: dict[int, Any] = {}
-        stack: list[tuple[Any, Path]] = [(root, ()) for root in roots]
-        while stack:
-            value, path = stack.pop()
-            if id(value) in seen:
-                continue
-            seen[id(value)] = value  # kept until the end, so that no id is used twice
-            for place, child in below(value):
-                if type(child) in weakref.ProxyTypes:
-                    continue  # a function that uses it is not captured, see `numbers.py`
-                if isinstance(child, Tensor):
-                    self._add(child, place, path)
-                elif isinstance(child, tuple):
-                    self._tuples[id(child)] += 1
-                if not isinstance(place.holder, Tensor):
-                    self._holders[id(place.holder)] = place.holder, _length(place.holder)
-                if not isinstance(child, _ATOMS):
-                    stack.append((child, path if place.fixed else (*path, (place, child))))
-
-    def _add(self, tensor: Tensor, place: Place, path: Path) -> None:
-        self._tensors.setdefault(id(tensor), weakref.ref(tensor))
-        self._places.setdefault(id(tensor), []).append((place, path))
-        self._contents[place.identity] = (place, id(tensor), path)
-
-
-def _length(holder: Any) -> int:
-    return len(holder) if isinstance(holder, list | deque) else 0
-
-
-# *** the owners of memory ***
 
 
 def owners_among(

@@ -1,0 +1,589 @@
+"""State: the tensors and the Python values that a function can reach without its arguments."""
+
+from __future__ import annotations
+
+import builtins
+import functools
+import types
+import weakref
+from array import array
+from collections import Counter, deque
+from collections.abc import Callable, Collection, Iterable, Iterator, Set
+from contextvars import ContextVar
+from typing import Any, Final, TypeAlias, final
+
+import numpy as np
+
+from ferrule.device import Compiled, Device, Interpreted
+from ferrule.ir.dtype import DType
+from ferrule.ir.expr import Expr
+from ferrule.jit.executed import Executed, is_installed
+from ferrule.jit.names import NO_NAMES, Names, global_names, names_of
+from ferrule.jit.places import (
+    MADE_BY_A_STATEMENT,
+    MISSING,
+    Path,
+    Place,
+    attribute_of,
+    attributes,
+    below,
+    cells,
+    class_place,
+    defaults,
+    imported,
+    is_opaque,
+    is_plain,
+    is_trusted,
+    items,
+    slots,
+    tensors_of,
+)
+from ferrule.jit.values import Value
+from ferrule.tensor import Tensor
+
+_WITHOUT_STATE: Final = (type(Device), Compiled, Interpreted, Tensor, DType, Expr)
+_IN_FIXED_PLACES: Final = (
+    *(tuple, frozenset, types.MethodType, functools.partial),
+    *(staticmethod, classmethod, property, functools.cached_property, weakref.ref),
+)
+_CONTAINERS: Final = (list, dict, set, deque)
+_ARRAYS: Final = (np.ndarray, bytearray, memoryview, array)
+_WITH_CODE: Final = (types.FunctionType, types.ModuleType, type)
+"""Kinds of values not followed for computed names: they lead to all code of a package."""
+_Content: TypeAlias = "int | tuple[_Content, ...]"
+"""The `id()` of a tensor, or those of the tensors in a tuple."""
+
+
+@final
+class State:
+    """The tensors, numbers, strings and arrays that code can reach from `roots`, with their places.
+
+    The walk follows the names that the code loads, and the names in the functions that it calls:
+    those that it `executed`. Attributes that no code names may change freely. Before the first call
+    nothing is known of what it executes (None): then all functions of the program that are in reach
+    count, and all attributes. Tensors are not kept alive.
+    """
+
+    def __init__(self, roots: Iterable[Any], executed: Executed | None) -> None:
+        self.codes: set[types.CodeType] = set()
+        """The code whose names the walk followed."""
+        self.opaque: dict[str, str] = {}
+        """The objects in reach whose state cannot be compared: their names, and their kinds."""
+        self.values: list[Value] = []
+        self.copies: list[Value] = []
+        """Copies of containers of numbers and the like."""
+        self.copied: list[Collection[Any]] = []
+        """The containers that `copies` were made of."""
+        self.arrays: list[Any] = []
+        self._executed = executed
+        self._names = NO_NAMES
+        self._steps: list[tuple[Place, Any]] = []
+        self._found: dict[tuple[int, Any], Any] = {}
+        """The keys of all places that code may read, by their identities."""
+        self._keys: dict[int, str] = {}
+        """The key of a place of each object, by `id()`."""
+        self._holders: dict[int, tuple[Any, int]] = {}
+        """The objects that hold places, by `id()`, and their lengths."""
+        self._tensors: dict[int, weakref.ref[Tensor]] = {}
+        self._places: dict[int, list[Place]] = {}
+        """The places of each tensor, by `id()`; for one in tuples those of the outermost ones."""
+        self._contents: dict[tuple[int, Any], tuple[Place, _Content]] = {}
+        """The places of tensors, and of tuples of tensors, by their identities."""
+        self._tuples: Counter[int] = Counter()
+        """The number of places of each tuple of tensors, by `id()`."""
+        self._waiting: dict[str, list[tuple[Place, Any]]] = {}
+        self._objects: list[object] = []
+        self._kinds: dict[type, dict[type, None]] = {Tensor: {}}
+        """The classes of this package and NumPy in reach, each with those derived from it."""
+        self._modules: set[int] = set()
+        """The dicts of modules, by `id()`."""
+        self._roots = list(roots)
+        self._stack: list[Any] = list(self._roots)
+        self._kept: dict[int, Any] = {}
+        """All objects until the walk is over, so that no `id()` is used twice."""
+        self._walk()
+        self._kept.clear()
+        self.kinds = [
+            (place, _kind_at(place))
+            for place, content in self._contents.values()
+            if isinstance(content, int) and not isinstance(place.holder, Tensor)
+        ]
+        """The places of tensors, with their shapes, dtypes and devices."""
+
+    def again(self, executed: Executed) -> State:
+        """What is reached from the same roots now."""
+        return State(self._roots, executed)
+
+    # -- what was found --------------------------------------------------------------------------
+
+    @property
+    def assigned(self) -> Set[str]:
+        """The names of attributes, and of variables, that the code assigns to."""
+        return self._names.stored
+
+    def path(self) -> Path:
+        """The objects on the way to what was found, with their places.
+
+        Places of tensors are left out, and those of tuples that the code may replace:
+        `self.state = self.cell(x, self.state)`. A tuple of tensors has no numbers, and the tensors
+        have guards on their memory.
+        """
+        tuples = [
+            (place, place.get())
+            for place, content in self._contents.values()
+            if isinstance(content, tuple) and place.key not in self.assigned
+        ]
+        return (*self._steps, *tuples)
+
+    def adds_to(self, earlier: State) -> bool:
+        """True if this walk, after a call, stands for the `earlier` one, before it: what it found
+        besides is not what the call may have changed, and no tensor.
+        """
+        added = [(place, key) for place, key in self._found.items() if place not in earlier._found]
+        known = earlier._holders.keys()
+        if any([id(container) not in known for container in self.copied]):
+            return False
+        if any([key in self.assigned or place in self._contents for place, key in added]):
+            return False
+        self.kinds = earlier.kinds
+        return True
+
+    def tensors(self) -> list[Tensor]:
+        """The tensors that are alive."""
+        found = (reference() for reference in self._tensors.values())
+        return [tensor for tensor in found if tensor is not None]
+
+    def __contains__(self, tensor: Tensor) -> bool:
+        return self._is_alive(id(tensor))
+
+    def _is_alive(self, number: int) -> bool:
+        reference = self._tensors.get(number)
+        return reference is not None and reference() is not None
+
+    def places(self, tensor: Tensor) -> list[Place]:
+        """All places of a tensor, or of the outermost tuples of tensors that it is in."""
+        return self._places[id(tensor)]
+
+    def places_of(self, tensor: Tensor) -> Path:
+        """The places of a tensor that could have another content, with their present contents."""
+        return tuple([(place, place.get()) for place in self.places(tensor) if not place.fixed])
+
+    def has_moved(self, tensor: Tensor) -> bool:
+        """True if one of the places of a tensor has another content now."""
+        return any([self._is_replaced(place) for place in self.places(tensor) if not place.fixed])
+
+    def _is_replaced(self, place: Place) -> bool:
+        return _content(place.get()) != self._contents[place.identity][1]
+
+    def aliased(self, names: Set[str]) -> list[Tensor]:
+        """The tensors in several places, one of which has one of these names."""
+        places = {number: found for number, found in self._places.items() if len(found) > 1}
+        return [
+            tensor
+            for tensor in self.tensors()
+            if any([place.key in names for place in places.get(id(tensor), ())])
+        ]
+
+    def states(self) -> list[Place]:
+        """The places that may be states.
+
+        They hold a tensor, or a tuple of tensors that is in no other place. Gradients are left out.
+        """
+        places = [place for place, _ in self._contents.values()]
+        return [
+            place
+            for place in places
+            if not isinstance(place.holder, Tensor) and self._is_once(place.get())
+        ]
+
+    def _is_once(self, content: Any) -> bool:
+        """True if each tuple around the tensors is in one place only."""
+        if not isinstance(content, tuple):
+            return True
+        return self._tuples[id(content)] == 1 and all(map(self._is_once, content))
+
+    def changes(self, later: State) -> list[Place]:
+        """The places where another tensor is in the `later` walk, or none any more."""
+        found = [
+            place
+            for identity, (place, content) in later._contents.items()
+            if self._has_changed(identity, place, content, later)
+        ]
+        return found + [
+            place
+            for identity, (place, _) in self._contents.items()
+            if identity not in later._contents and tensors_of(place.get()) is None
+        ]
+
+    def _has_changed(
+        self, identity: tuple[int, Any], place: Place, content: _Content, later: State
+    ) -> bool:
+        old = self._contents.get(identity)
+        if old is not None:
+            return old[1] != content or not all(map(self._is_alive, _leaves(content)))
+        holds_names = not isinstance(place.holder, (list, deque, Tensor)) and isinstance(
+            place.key, str
+        )
+        # Code that did not run before may have read it, and no code has put it there.
+        return not (
+            holds_names and id(place.holder) in self._holders and place.key not in later.assigned
+        )
+
+    def knows(self, place: Place) -> bool:
+        """True if replays can write to a place: its holder was in reach, with the same length."""
+        holder = place.holder
+        if place.fixed:
+            return False
+        if isinstance(holder, Tensor):
+            return holder in self
+        known = self._holders.get(id(holder))
+        return known is not None and known[1] == _length(holder)
+
+    def has_holder(self, number: int) -> bool:
+        """True if an object in reach that holds places, such as a list, has this `id()`."""
+        return number in self._holders
+
+    # -- the walk --------------------------------------------------------------------------------
+
+    def _walk(self) -> None:
+        if self._executed is not None:
+            for code, space in list(self._executed.codes.items()):  # other threads may add to them
+                self._look_into_code(code, space)
+        while self._stack:
+            value = self._stack.pop()
+            if id(value) not in self._kept:
+                self._kept[id(value)] = value
+                self._look_into(value)
+        self._look_for_what_is_missing()
+        self._watch_methods_of_package()
+
+    def _look_into(self, value: Any) -> None:
+        kind = type(value)
+        if is_plain(value) and not kind.__dictoffset__:
+            return
+        if kind in weakref.ProxyTypes:  # who asks it for anything asks another object
+            self._refuse(value)
+        elif issubclass(kind, _ARRAYS):
+            self._look_into_array(value)
+        elif issubclass(kind, _CONTAINERS):
+            self._look_into_container(value)
+        elif issubclass(kind, types.FunctionType):
+            self._look_into_function(value)
+        elif issubclass(kind, types.ModuleType):
+            if not is_trusted(value):
+                self._modules.add(id(vars(value)))
+                self._hold(vars(value))
+                self._offer_all(vars(value))
+            elif value is np:
+                self._offer(Place(vars(np), "random"), np.random)
+        elif issubclass(kind, type):
+            self._look_into_class(value)
+            self._stack.append(kind)
+        elif issubclass(kind, ContextVar):
+            self._hold(value)
+            self._take(Place(value, value.name), value.get(MISSING))
+        elif issubclass(kind, weakref.ref):
+            self.values.append(Value("a weak reference", functools.partial(_is_alive, value)))
+            self._stack.append(value())
+        elif issubclass(kind, _IN_FIXED_PLACES) or "__wrapped__" in attributes(value):
+            for place, child in below(value):
+                self._take(place, child)
+        elif not issubclass(kind, _WITHOUT_STATE):
+            self._look_into_object(value)
+
+    def _hold(self, holder: Any) -> None:
+        self._holders[id(holder)] = holder, _length(holder)
+
+    def _look_into_array(self, value: Any) -> None:
+        if isinstance(value, np.ndarray) and value.dtype.hasobject:
+            self.values.append(Value("an array of objects", lambda: tuple(value.flat)))
+            self._stack += value.flat
+        else:
+            self.arrays.append(value)
+
+    def _look_into_container(
+        self, container: list[Any] | deque[Any] | dict[Any, Any] | set[Any]
+    ) -> None:
+        self._hold(container)
+        kind = f"a {type(container).__name__}"
+        if isinstance(container, set):
+            self._copy(kind, frozenset, container)
+            for place, child in below(container):
+                self._take(place, child)
+            return
+        self.values.append(Value(f"the length of {kind}", functools.partial(len, container)))
+        if isinstance(container, dict):
+            self._copy(f"the keys of {kind}", tuple, container)
+        children = list(below(container))
+        if all(is_plain(child) for _, child in children):
+            parts = container.values() if isinstance(container, dict) else container
+            self._copy(kind, tuple, parts)
+        else:
+            for place, child in children:
+                self._take(place, child)
+
+    def _copy(self, name: str, copy: Callable[[Any], Any], container: Collection[Any]) -> None:
+        self.copies.append(Value(name, functools.partial(copy, container)))
+        self.copied.append(container)
+
+    def _look_into_function(self, function: types.FunctionType) -> None:
+        if not self._runs(function.__code__):
+            return
+        for name in ("__code__", "__defaults__", "__kwdefaults__"):
+            # Tools that reload modules replace the code.
+            if name != "__code__" or all(function is not root for root in self._roots):
+                get = functools.partial(getattr, function, name)
+                self.values.append(Value(f"the {name} of {function.__name__}", get))
+        named, _ = names_of(function.__code__)
+        for place, child in cells(function):
+            self._hold(place.holder)
+            if _may_use(named, place.key, child):
+                self._take(place, child)
+        self._look_into_code(function.__code__, function.__globals__)
+        for name, default in defaults(function):
+            if _may_use(named, name, default):
+                self._take(Place(function, name, fixed=True), default)
+        self._hold(vars(function))
+        self._offer_all(vars(function))
+
+    def _look_into_code(self, code: types.CodeType, space: dict[str, Any]) -> None:
+        if code in self.codes:
+            return
+        self.codes.add(code)
+        named, loaded = names_of(code)
+        self._stack += imported(code, space)
+        self._hold(space)
+        known = space.get("__builtins__", vars(builtins))
+        if isinstance(known, types.ModuleType):
+            known = vars(known)
+        for name in global_names(code):
+            if name in space:
+                if _may_use(named, name, space[name]):
+                    self._take(Place(space, name), space[name])
+            elif name in known and name in named.everything():
+                self._steps.append((Place(known, name), known[name]))
+                self._steps.append((Place(space, name), MISSING))
+        names, wanted = self._waiting.keys(), loaded.everything() | loaded.stored
+        is_first = loaded.unknown and not self._names.unknown
+        self._names |= loaded
+        for name in list(names) if is_first else wanted & names:
+            for place, child in self._waiting.pop(name):
+                self._offer(place, child)
+
+    def _look_into_class(self, kind: type) -> None:
+        for base in kind.__mro__:
+            if base is object:
+                continue
+            if is_trusted(base):
+                self._kinds.setdefault(base, {})[kind] = None
+                continue
+            for name, child in items(vars(base)):
+                ran = self._ran(child)
+                if ran or not name.startswith("__"):
+                    for holder in dict.fromkeys((base, kind)):  # the subclass may get its own
+                        place = class_place(holder, name, child)
+                        self._hold(holder)
+                        (self._take if ran else self._offer)(place, child)
+
+    def _ran(self, value: Any) -> bool:
+        """True for a function that a call ran, or entered this package by."""
+        code = getattr(value, "__code__", None)
+        if self._executed is not None and code in self._executed.entered:
+            return True
+        return isinstance(code, types.CodeType) and self._runs(code)
+
+    def _runs(self, code: types.CodeType) -> bool:
+        """True for code that calls run, as far as is known."""
+        return not is_installed(code) if self._executed is None else code in self._executed.codes
+
+    def _refuse(self, value: object) -> None:
+        """Note an object whose state cannot be compared."""
+        kind = type(value).__name__
+        self.opaque.setdefault(self._keys.get(id(value), kind), kind)
+
+    def _look_into_object(self, value: object) -> None:
+        kind: Any = type(value)
+        if is_opaque(kind):
+            self._refuse(value)
+            return
+        if kind.__flags__ & MADE_BY_A_STATEMENT:
+            get = functools.partial(getattr, _weakly(value), "__class__")
+            self.values.append(Value(f"the class of a {kind.__name__}", get))
+        self._look_into_class(kind)
+        self._objects.append(value)
+        own = attributes(value)
+        self._hold(own)
+        self._hold(value)
+        places = [*slots(value), *[(Place(own, name), child) for name, child in own.items()]]
+        bases = type(value).__mro__[:-1]
+        reads_all = any(map(_reads_itself, bases))
+        if reads_all:
+            self._copy(f"the attributes of a {kind.__name__}", tuple, own)
+        for place, child in places:
+            if reads_all or self._executed is None:
+                self._take(place, child)
+            else:
+                self._offer(place, child)
+        # A class's attribute counts as long as the object has none of that name.
+        for base in bases if hasattr(value, "__dict__") else ():
+            for name, child in items(vars(base)):
+                may_be_hidden = is_plain(child) or not (is_trusted(base) or _sets(child))
+                if name not in own and may_be_hidden and not name.startswith("__"):
+                    self._offer(Place(own, name), child)
+
+    def _watch_methods_of_package(self) -> None:
+        """Adds guards for the functions of this package's classes that code names, or ran."""
+        if self._executed is None:
+            return
+        names = self._names.everything()
+        for base, kinds in self._kinds.items():
+            members = vars(base)
+            ran = [(name, child.__code__) for name, child in items(members) if self._ran(child)]
+            # Methods of tensors have a few wrappers in common: one that ran does not tell which.
+            shared = Counter([code for _, code in ran])
+            alone = [name for name, code in ran if shared[code] == 1]
+            for name in dict.fromkeys([*names.intersection(members), *alone]):
+                for holder in dict.fromkeys((base, *kinds)):
+                    place = class_place(holder, name, members[name])
+                    if not place.fixed:
+                        self._steps.append((place, place.get()))
+
+    def _look_for_what_is_missing(self) -> None:
+        """Adds guards for missing attributes: ones that code asks for, and an object may get."""
+        for value in self._objects:
+            own = attributes(value)
+            if self._names.unknown:
+                self._copy(f"the attributes of a {type(value).__name__}", tuple, own)
+            for name in self._names.asked:
+                if attribute_of(value, name) is MISSING and hasattr(value, "__dict__"):
+                    self.values.append(Value(name, _getter(Place(own, name))))
+
+    def _offer_all(self, attributes: dict[str, Any]) -> None:
+        for name, child in items(attributes):
+            self._offer(Place(attributes, name), child)
+
+    def _offer(self, place: Place, child: Any) -> None:
+        """Takes an attribute if code seen so far names it; otherwise keeps it for later code."""
+        is_of_object = id(place.holder) not in self._modules and not issubclass(
+            type(child), _WITH_CODE
+        )
+        if (self._names.unknown and is_of_object) or _may_use(self._names, place.key, child):
+            self._take(place, child)
+        else:
+            self._waiting.setdefault(place.key, []).append((place, child))
+
+    def _take(self, place: Place, child: Any) -> None:
+        self._found[place.identity] = place.key
+        if not place.fixed and place.get() is MISSING:  # the child belongs to the class
+            self.values.append(Value(str(place.key), _getter(place)))
+            return
+        tensors = tensors_of(child)
+        if tensors is not None:
+            self._take_tensors(place, child, tensors)
+        elif not is_plain(child):
+            if (
+                not place.fixed
+                and child is not Tensor
+                and not issubclass(type(child), types.ModuleType)
+            ):
+                self._steps.append((place, child))
+            if not place.fixed:
+                self._keys.setdefault(id(child), str(place.key))
+            self._stack.append(child)
+        else:
+            if not place.fixed:
+                self.values.append(Value(str(place.key), _getter(place)))
+            self._stack += [child] if type(child).__dictoffset__ else []
+
+    def _take_tensors(self, place: Place, content: Any, tensors: Iterable[Tensor]) -> None:
+        """Take a tensor, or a tuple of tensors; and gradients."""
+        self._kept[id(content)] = content
+        for part in _tuples_in(content):
+            self._tuples[id(part)] += 1
+        if not place.fixed:
+            self._contents[place.identity] = place, _content(content)
+            if isinstance(place.holder, type):  # a subclass may later hide it
+                self._steps.append((place, content))
+        for tensor in tensors:
+            self._places.setdefault(id(tensor), []).append(place)
+            if id(tensor) not in self._tensors:
+                self._tensors[id(tensor)] = weakref.ref(tensor)
+                self._kept[id(tensor)] = tensor
+                if tensor.grad is not None:
+                    self._take_tensors(Place(tensor, "grad"), tensor.grad, [tensor.grad])
+
+
+def _content(value: Any) -> _Content:
+    if issubclass(type(value), tuple):
+        return tuple([_content(part) for part in value])
+    return id(value)
+
+
+def _leaves(content: _Content) -> Iterator[int]:
+    if isinstance(content, int):
+        yield content
+    else:
+        for part in content:
+            yield from _leaves(part)
+
+
+def _tuples_in(value: Any) -> Iterator[Any]:
+    """A tuple, and those in it."""
+    if issubclass(type(value), tuple):
+        yield value
+        for part in value:
+            yield from _tuples_in(part)
+
+
+def _length(holder: Any) -> int:
+    return len(holder) if issubclass(type(holder), list | deque) else 0
+
+
+def _weakly(value: Any) -> Any:
+    """A proxy that does not keep the object alive, where there may be one."""
+    try:
+        return weakref.proxy(value)
+    except TypeError:
+        return value
+
+
+def _is_alive(reference: weakref.ref[Any]) -> bool:
+    return reference() is not None
+
+
+def _reads_itself(kind: type) -> bool:
+    """True if a class has methods that are not analysed, which may read any attribute."""
+    return kind.__module__.partition(".")[0] == "ferrule"
+
+
+def _sets(value: Any) -> bool:
+    """True if a class's attribute is a data descriptor, which an object's own cannot hide."""
+    return hasattr(type(value), "__set__")
+
+
+def _may_use(names: Names, name: str, value: Any) -> bool:
+    """True if code that loads these names may depend on, or replace, a value with that name."""
+    if is_plain(value):  # it cannot be called
+        return name in names.read or (value is None and name in names.stored)
+    if issubclass(type(value), list | dict | set):
+        return name in names.read or name in names.called
+    if name in names.everything():
+        return True
+    return name in names.stored and tensors_of(value) is not None
+
+
+def _kind_at(place: Place) -> list[Value]:
+    """The shape, the dtype and the device of the tensor in a place."""
+    return [
+        Value(f"the {attribute} of {place.key}", functools.partial(_of_tensor, place, attribute))
+        for attribute in ("shape", "dtype", "device")
+    ]
+
+
+def _of_tensor(place: Place, attribute: str) -> Any:
+    return getattr(place.get(), attribute, MISSING)
+
+
+def _getter(place: Place) -> Callable[[], Any]:
+    """The fastest function that reads a place, and gives `MISSING` if it is empty."""
+    return place.getter() if isinstance(place.holder, dict) else place.get
