@@ -126,8 +126,9 @@ def test_the_fingerprint_of_code_generation_covers_what_it_is_made_of() -> None:
 
 def test_the_fingerprint_of_planning_covers_what_it_is_made_of() -> None:
     """What is reached from planning decides what a stored schedule is."""
-    # Of devices, runs and files the planner asks nothing but the target, which is in the key.
-    needed = reached_from({"fusion"}) - reached_from({"device"})
+    # Of devices, runs and files the planner asks nothing but the target, which is in the key; and
+    # how often tensors have changed decides nothing.
+    needed = reached_from({"fusion"}) - reached_from({"device"}) - {"base.changes"}
     assert {MODULES[name] for name in needed} <= set(planning_files())
     expected = {MODULES["ir.lazy"], MODULES["ir.lazyop"], MODULES["fusion.cut"]}
     assert expected <= set(planning_files())

@@ -601,3 +601,36 @@ def test_garbage_is_collected_at_any_time_while_code_is_watched() -> None:
             assert losses == sorted(losses, reverse=True)
     finally:
         gc.set_threshold(*threshold)
+
+
+def test_a_tensor_that_gets_other_memory_while_a_view_keeps_its_own() -> None:
+    weight = Tensor([2.0, 2.0]).realize()
+    view = weight[:1]
+    captured = TinyJit(lambda x: (x * weight).realize())
+    x = Tensor([1.0, 3.0]).realize()
+    assert [captured(x).tolist() for _ in range(3)] == [[2.0, 6.0]] * 3
+    weight.replace(Tensor([5.0, 5.0]).realize())
+    assert [captured(x).tolist() for _ in range(3)] == [[5.0, 15.0]] * 3
+    assert view.tolist() == [2.0]
+
+
+def test_an_attribute_whose_object_moves_to_another_name() -> None:
+    bag, rates = Bag(k={"a": 2.0}), {"a": 3.0}
+
+    def rate() -> dict[str, float]:
+        return getattr(bag, "k", rates)
+
+    captured = TinyJit(lambda x: (x * rate()["a"]).realize())
+    assert [captured(Tensor([1.0]).realize()).tolist() for _ in range(3)] == [[2.0]] * 3
+    vars(bag)["other"] = vars(bag).pop("k")
+    assert captured(Tensor([1.0]).realize()).tolist() == [3.0]
+
+
+@pytest.mark.parametrize("change", ["shape", "dtype"])
+def test_the_kind_of_a_tensor_that_code_reads_and_kernels_do_not(change: str) -> None:
+    like = Tensor([1.0, 2.0]).realize()
+    others = [like]
+    captured = TinyJit(lambda x: (x * (len(others[0].shape) + others[0].dtype.itemsize)).realize())
+    assert [captured(Tensor([1.0]).realize()).tolist() for _ in range(3)] == [[5.0]] * 3
+    like.replace(Tensor([[1.0, 2.0]]) if change == "shape" else Tensor([1.0]).half())
+    assert captured(Tensor([1.0]).realize()).tolist() == [6.0 if change == "shape" else 3.0]

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Final, Protocol, final
 
+from ferrule.base.changes import changes
 from ferrule.base.threadstate import ThreadState, left_behind, this_thread
 from ferrule.ir.lazy import LazyBuffer, check_assign
 from ferrule.ir.lazyop import LoadOps
@@ -64,6 +65,7 @@ class Storage:
     def put(self, version: LazyBuffer) -> None:
         """Makes a version the one that holds now; as a handle does, it keeps it."""
         self.node = version
+        changes.count += 1
         self._mark = weakref.ref(version.anchor)
 
     def write(self, value: LazyBuffer, region: View | None = None) -> None:

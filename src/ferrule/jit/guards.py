@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import operator
 import weakref
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from itertools import repeat
 from typing import Any, final
 
+from ferrule.base.changes import changes
 from ferrule.engine.realize import realize
 from ferrule.ir.buffer import Buffer
 from ferrule.ir.dtype import dtypes
 from ferrule.ir.lazy import LazyBuffer
 from ferrule.jit.hooks import HooksBefore
 from ferrule.jit.inputs import Arguments
-from ferrule.jit.numbers import Numbers
+from ferrule.jit.numbers import Numbers, Snapshot
 from ferrule.jit.owners import Owner, present_version
 from ferrule.jit.places import Path, Place
 from ferrule.jit.readers import leave_to_readers, readers, references, without_readers
@@ -31,7 +32,7 @@ class _Watched:
 
     def __init__(self, owner: Owner, buffer: Buffer, written: bool) -> None:
         node = present_version(owner)
-        self.owner = weakref.ref(owner)
+        self.owner = weakref.ref(owner, _note_death)
         self.node_serial = node.serial
         self.realized = node.realized
         """The buffer of the node: all of `buffer`, or a slice of it."""
@@ -72,34 +73,41 @@ class _Unchanged:
     """A fast check that no guarded tensor has changed at all.
 
     It takes a few calls of C for all tensors; `_Watched.problem`, one by one, takes three times as
-    long.
+    long. Where a tensor is, is looked at only if some tensor has changed since (`Changes`).
     """
 
     def __init__(self, watched: Sequence[_Watched]) -> None:
         written = [one for one in watched if one.written]
-        self._written = len(written)
-        self._owners = [one.owner for one in written]
-        self._owners += [one.owner for one in watched if not one.written]
+        self._owners = [one.owner for one in watched]
+        self._written = [one.owner for one in written]
+        self._memories = [one.memory for one in written]
         cells: list[Any] = list(map(operator.call, self._owners))
         self._serials = list(map(_serial_of, cells))
         self._realized = list(map(_realized_of, cells))
-        self._memories = [one.memory for one in written]
-        self._references = without_readers(cells[: self._written])
+        written_cells: list[Any] = list(map(operator.call, self._written))
+        self._references = without_readers(written_cells)
 
-    def holds(self) -> bool:
+    def holds(self, has_changes: bool) -> bool:
         """True if all memory is where it was, and the written part has no exports or readers."""
+        return (not has_changes or self._is_there()) and self._is_alone()
+
+    def _is_there(self) -> bool:
         cells: list[Any] = list(map(operator.call, self._owners))
         try:
-            if list(map(_serial_of, cells)) != self._serials:
-                return False
-            if not all(map(operator.is_, map(_realized_of, cells), self._realized)):
-                return False
+            return list(map(_serial_of, cells)) == self._serials and all(
+                map(operator.is_, map(_realized_of, cells), self._realized)
+            )
         except AttributeError:
             return False  # a tensor is gone
-        del cells[self._written :]
-        if any(map(_exports_of, self._memories)) or any(map(_caches_of, cells)):
+
+    def _is_alone(self) -> bool:
+        if any(map(_exports_of, self._memories)):
             return False
-        return references(cells) == self._references
+        cells: list[Any] = list(map(operator.call, self._written))
+        try:
+            return not any(map(_caches_of, cells)) and references(cells) == self._references
+        except AttributeError:
+            return False
 
 
 _serial_of = operator.attrgetter("value.node.serial")
@@ -117,16 +125,19 @@ class _Memories:
         self._others: list[_Watched] = []
         """The guards on memory whose owner is a storage without a cell."""
         self._unchanged: _Unchanged | None = None
+        self.needs_a_look = False
+        """True if a look is needed though no tensor has changed: a replay writes to some."""
 
     def add(self, watched: _Watched) -> None:
         """Adds a guard."""
         belongs = type(watched.owner()) is StorageRef
         (self._tensors if belongs else self._others).append(watched)
+        self.needs_a_look |= watched.written or not belongs
         self._unchanged = None
 
-    def problem(self) -> str | None:
+    def problem(self, has_changes: bool) -> str | None:
         """The reason why a replay would be wrong; None if all guards hold."""
-        if self._unchanged is None or not self._unchanged.holds():
+        if self._unchanged is None or not self._unchanged.holds(has_changes):
             self._unchanged = None
             for watched in self._tensors:
                 problem = watched.problem()
@@ -154,38 +165,34 @@ def _moved(place: Place) -> str:
 
 @final
 class _Contents:
-    """The guards on places: each must still hold the same object."""
+    """The guards on places, each of which must still hold the same object, and on numbers."""
 
     def __init__(self) -> None:
+        self.numbers: Numbers | None = None
         self._found: dict[tuple[int, Any], tuple[Place, Any]] = {}
-        self._gets: list[Callable[[], Any]] | None = None
-        self._children: list[Any] = []
+        self._snapshot: Snapshot | None = None
 
     def add(self, place: Place, child: Any) -> None:
         """Adds a place and its content."""
-        self._found[place.identity] = place, child
-        self._gets = None
+        if not place.fixed:
+            self._found[place.identity] = place, child
 
     def __contains__(self, place: Place) -> bool:
         return place.identity in self._found
 
-    def problem(self) -> str | None:
-        """The message for a place with another content; None if there is none.
+    def hold(self) -> bool:
+        """True if nothing is another object than before; False if it has to be looked at."""
+        return self._snapshot is not None and self._snapshot.holds()
 
-        One call of C compares all places.
-        """
-        if self._gets is None:
-            self._gets = [place.getter() for place, _ in self._found.values()]
-            self._children = [child for _, child in self._found.values()]
-        try:
-            same = all(map(operator.is_, map(operator.call, self._gets), self._children))
-        except (IndexError, ValueError):
-            same = False  # a place is empty now
-        if same:
-            return None
+    def problem(self) -> str | None:
+        """The description of a change; None if there is none."""
+        problem = None if self.numbers is None else self.numbers.problem()
+        if problem is not None:
+            return problem
         for place, child in self._found.values():
             if place.get() is not child:
                 return _moved(place)
+        self._snapshot = Snapshot(self._found.values(), self.numbers)
         return None
 
 
@@ -224,10 +231,13 @@ class Watch:
     def __init__(self) -> None:
         self._memory = _Memories()
         self._contents = _Contents()
-        self._numbers: Numbers | None = None
+        self._changes = -1
+        """The number of changes of tensors when all guards held last."""
         self._without_gradient: list[weakref.ref[Tensor]] = []
         self._hooks = HooksBefore(())
         self._leaves = _Leaves(())
+        self._handles: list[tuple[weakref.ref[Tensor], weakref.ref[StorageRef]]] = []
+        """Tensors, and the cell that each of them must have."""
         self._constants: list[tuple[weakref.ref[StorageRef], int]] = []
         self._used: frozenset[int] = frozenset()
         """The memory from outside that the replay uses, by serial number."""
@@ -262,6 +272,8 @@ class Watch:
         if state.has_moved(tensor):
             return False
         self.add_path(state.places_of(tensor))
+        self._handles.append((weakref.ref(tensor), weakref.ref(tensor._cell)))
+        self._outside = True
         return True
 
     def add_constant(self, cell: StorageRef) -> None:
@@ -272,7 +284,7 @@ class Watch:
     def add_numbers(self, numbers: Numbers) -> None:
         """Adds guards on the numbers that the function finds by itself, and on their places."""
         if numbers:
-            self._numbers = numbers
+            self._contents.numbers = numbers
             self._outside = True
         self.add_path(numbers.path)
 
@@ -335,13 +347,24 @@ class Watch:
         return self._problem_outside() if self._outside else None
 
     def _problem_outside(self) -> str | None:
-        if self._numbers is not None:
-            changed = self._numbers.problem()
-            if changed is not None:
-                return changed
-        moved = self._contents.problem()
-        if moved is not None:
-            return moved
+        count = changes.count
+        has_changes = count != self._changes
+        problem = None
+        if has_changes or not self._contents.hold():
+            problem = self._contents.problem()
+        if has_changes and problem is None:
+            problem = self._problem_of_tensors()
+        if problem is None and (has_changes or self._memory.needs_a_look):
+            problem = self._memory.problem(has_changes)
+        numbers = self._contents.numbers
+        if problem is None and numbers is not None and numbers.arrays:
+            problem = numbers.changed_array()
+        if problem is None:
+            self._changes = count
+        return problem
+
+    def _problem_of_tensors(self) -> str | None:
+        """The reason that lies in gradients, leaves, hooks or constants; None if there is none."""
         for parameter in self._without_gradient:
             tensor = parameter()
             if tensor is not None and tensor._grad is not None:
@@ -350,8 +373,17 @@ class Watch:
             return "other tensors require a gradient now"
         if self._hooks.have_changed():
             return "a parameter has other hooks now"
+        for tensor_of_place, cell in self._handles:
+            handle = tensor_of_place()
+            if handle is not None and handle._cell is not cell():
+                return "a tensor that the function uses was replaced"
         for reference, serial in self._constants:
-            cell = reference()
-            if cell is None or cell.value.node.serial != serial:
+            found = reference()
+            if found is None or found.value.node.serial != serial:
                 return "a constant that the function may use has changed"
-        return self._memory.problem()
+        return None
+
+
+def _note_death(_: object) -> None:
+    """A tensor is gone that some replay uses."""
+    changes.count += 1

@@ -14,6 +14,7 @@ from typing import Any, TypeAlias, final
 import numpy as np
 
 from ferrule.autograd import TracedValue, is_training
+from ferrule.base.changes import changes
 from ferrule.base.config import config
 from ferrule.base.containers import is_record
 from ferrule.base.helpers import prod
@@ -501,6 +502,7 @@ def _give_memory(tensor: Tensor) -> None:
         # The contents are the same, so nobody can see the difference, gradients included.
         node = value.node.contiguous()
         cell.value = TracedValue(node, value.edge)
+        changes.count += 1
         if cell.storage is not None:
             cell.storage.put(node)
             node.owner = cell.storage.token

@@ -10,6 +10,7 @@ import re
 import sys
 import threading
 import types
+import weakref
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextvars import ContextVar
@@ -257,3 +258,11 @@ def is_trusted(value: Any) -> bool:
 def _module_of(value: Any) -> str:
     name = getattr(value, "__name__" if isinstance(value, types.ModuleType) else "__module__", None)
     return name if isinstance(name, str) and name else "builtins"
+
+
+def weakly(value: object) -> Callable[[], Any]:
+    """A function that gives the object; it does not keep it alive, where there is a way."""
+    try:
+        return weakref.ref(value)
+    except TypeError:
+        return functools.partial(operator.getitem, (value,), 0)

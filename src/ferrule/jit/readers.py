@@ -8,6 +8,7 @@ from sys import getrefcount
 from typing import TypeAlias
 
 from ferrule.autograd import TracedValue
+from ferrule.base.changes import changes
 from ferrule.device.runner import BufferCopy
 from ferrule.ir.buffer import Buffer
 from ferrule.ir.dtype import dtypes
@@ -62,6 +63,7 @@ def _renew(owner: Owner) -> None:
         storage.put(new)
     if isinstance(owner, StorageRef):
         owner.value = TracedValue(new, owner.value.edge)
+        changes.count += 1
 
 
 def readers(owner: Owner) -> int:

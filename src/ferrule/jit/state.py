@@ -37,6 +37,7 @@ from ferrule.jit.places import (
     items,
     slots,
     tensors_of,
+    weakly,
 )
 from ferrule.jit.values import Value
 from ferrule.tensor import Tensor
@@ -72,9 +73,9 @@ class State:
         self.values: list[Value] = []
         self.copies: list[Value] = []
         """Copies of containers of numbers and the like."""
-        self.copied: list[Collection[Any]] = []
-        """The containers that `copies` were made of."""
         self.arrays: list[Any] = []
+        self.classes: list[tuple[Callable[[], Any], type]] = []
+        """Objects whose class can be replaced, weakly, and their classes."""
         self._executed = executed
         self._names = NO_NAMES
         self._steps: list[tuple[Place, Any]] = []
@@ -104,11 +105,11 @@ class State:
         self._walk()
         self._kept.clear()
         self.kinds = [
-            (place, _kind_at(place))
+            Value(f"the tensor {place.key}", functools.partial(_kind_at, place), place=place)
             for place, content in self._contents.values()
             if isinstance(content, int) and not isinstance(place.holder, Tensor)
         ]
-        """The places of tensors, with their shapes, dtypes and devices."""
+        """The shapes, dtypes and devices of tensors."""
 
     def again(self, executed: Executed) -> State:
         """What is reached from the same roots now."""
@@ -140,8 +141,8 @@ class State:
         besides is not what the call may have changed, and no tensor.
         """
         added = [(place, key) for place, key in self._found.items() if place not in earlier._found]
-        known = earlier._holders.keys()
-        if any([id(container) not in known for container in self.copied]):
+        copied = [copy.container for copy in self.copies if isinstance(copy.container, _CONTAINERS)]
+        if not earlier._holders.keys() >= set(map(id, copied)):
             return False
         if any([key in self.assigned or place in self._contents for place, key in added]):
             return False
@@ -311,7 +312,7 @@ class State:
             for place, child in below(container):
                 self._take(place, child)
             return
-        self.values.append(Value(f"the length of {kind}", functools.partial(len, container)))
+        self.values.append(Value.of(f"the length of {kind}", len, container))
         if isinstance(container, dict):
             self._copy(f"the keys of {kind}", tuple, container)
         children = list(below(container))
@@ -323,8 +324,7 @@ class State:
                 self._take(place, child)
 
     def _copy(self, name: str, copy: Callable[[Any], Any], container: Collection[Any]) -> None:
-        self.copies.append(Value(name, functools.partial(copy, container)))
-        self.copied.append(container)
+        self.copies.append(Value.of(name, copy, container))
 
     def _look_into_function(self, function: types.FunctionType) -> None:
         if not self._runs(function.__code__):
@@ -332,8 +332,7 @@ class State:
         for name in ("__code__", "__defaults__", "__kwdefaults__"):
             # Tools that reload modules replace the code.
             if name != "__code__" or all(function is not root for root in self._roots):
-                get = functools.partial(getattr, function, name)
-                self.values.append(Value(f"the {name} of {function.__name__}", get))
+                self.values.append(Value.at(Place(function, name)))
         named, _ = names_of(function.__code__)
         for place, child in cells(function):
             self._hold(place.holder)
@@ -407,8 +406,7 @@ class State:
             self._refuse(value)
             return
         if kind.__flags__ & MADE_BY_A_STATEMENT:
-            get = functools.partial(getattr, _weakly(value), "__class__")
-            self.values.append(Value(f"the class of a {kind.__name__}", get))
+            self.classes.append((weakly(value), kind))
         self._look_into_class(kind)
         self._objects.append(value)
         own = attributes(value)
@@ -456,7 +454,7 @@ class State:
                 self._copy(f"the attributes of a {type(value).__name__}", tuple, own)
             for name in self._names.asked:
                 if attribute_of(value, name) is MISSING and hasattr(value, "__dict__"):
-                    self.values.append(Value(name, _getter(Place(own, name))))
+                    self.values.append(Value.at(Place(own, name)))
 
     def _offer_all(self, attributes: dict[str, Any]) -> None:
         for name, child in items(attributes):
@@ -475,7 +473,7 @@ class State:
     def _take(self, place: Place, child: Any) -> None:
         self._found[place.identity] = place.key
         if not place.fixed and place.get() is MISSING:  # the child belongs to the class
-            self.values.append(Value(str(place.key), _getter(place)))
+            self.values.append(Value.at(place))
             return
         tensors = tensors_of(child)
         if tensors is not None:
@@ -492,7 +490,7 @@ class State:
             self._stack.append(child)
         else:
             if not place.fixed:
-                self.values.append(Value(str(place.key), _getter(place)))
+                self.values.append(Value.at(place))
             self._stack += [child] if type(child).__dictoffset__ else []
 
     def _take_tensors(self, place: Place, content: Any, tensors: Iterable[Tensor]) -> None:
@@ -539,14 +537,6 @@ def _length(holder: Any) -> int:
     return len(holder) if issubclass(type(holder), list | deque) else 0
 
 
-def _weakly(value: Any) -> Any:
-    """A proxy that does not keep the object alive, where there may be one."""
-    try:
-        return weakref.proxy(value)
-    except TypeError:
-        return value
-
-
 def _is_alive(reference: weakref.ref[Any]) -> bool:
     return reference() is not None
 
@@ -572,18 +562,7 @@ def _may_use(names: Names, name: str, value: Any) -> bool:
     return name in names.stored and tensors_of(value) is not None
 
 
-def _kind_at(place: Place) -> list[Value]:
+def _kind_at(place: Place) -> Any:
     """The shape, the dtype and the device of the tensor in a place."""
-    return [
-        Value(f"the {attribute} of {place.key}", functools.partial(_of_tensor, place, attribute))
-        for attribute in ("shape", "dtype", "device")
-    ]
-
-
-def _of_tensor(place: Place, attribute: str) -> Any:
-    return getattr(place.get(), attribute, MISSING)
-
-
-def _getter(place: Place) -> Callable[[], Any]:
-    """The fastest function that reads a place, and gives `MISSING` if it is empty."""
-    return place.getter() if isinstance(place.holder, dict) else place.get
+    tensor = place.get()
+    return (tensor.shape, tensor.dtype, tensor.device) if isinstance(tensor, Tensor) else MISSING

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import functools
 import operator
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any, final
 
 import numpy as np
 
 from ferrule.ir.dtype import exact
-from ferrule.jit.places import MISSING, PLAIN
+from ferrule.jit.places import MISSING, PLAIN, Place
 
 
 def form(value: Any) -> Any:
@@ -38,12 +39,33 @@ def form(value: Any) -> Any:
 class Value:
     """A number, or a copy of a container: the way to read it, and what it was last."""
 
-    __slots__ = ("get", "name", "value")
+    __slots__ = ("container", "get", "name", "place", "value")
 
-    def __init__(self, name: str, get: Callable[[], Any]) -> None:
+    def __init__(
+        self,
+        name: str,
+        get: Callable[[], Any],
+        *,
+        place: Place | None = None,
+        container: Collection[Any] | None = None,
+    ) -> None:
         self.name = name
         self.get = get
         self.value = get()
+        self.place = place
+        """The place that it is in, or that the tensor is in whose kind it is."""
+        self.container = container
+        """The container of which it is a copy, or the length."""
+
+    @classmethod
+    def at(cls, place: Place) -> Value:
+        """What is in a place, or `MISSING`."""
+        return cls(str(place.key), place.get, place=place)
+
+    @classmethod
+    def of(cls, name: str, function: Callable[[Any], Any], container: Collection[Any]) -> Value:
+        """A copy of a container, or its length."""
+        return cls(name, functools.partial(function, container), container=container)
 
     def read(self) -> Any:
         """The present value; `MISSING` if the object is gone that has it."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, final
 
 from ferrule.autograd import enable_grad, is_training, no_grad, train
+from ferrule.base.changes import changes
 from ferrule.base.helpers import not_a_function
 from ferrule.base.threadstate import this_thread
 from ferrule.tensor import (
@@ -131,6 +132,7 @@ class Tensor(TensorBase, metaclass=_TensorType):
     def grad(self, value: Tensor | None) -> None:
         autograd.check_gradient(self, value)
         self._grad = value
+        changes.count += 1
 
     @property
     def is_leaf(self) -> bool:

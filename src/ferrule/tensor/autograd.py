@@ -19,6 +19,7 @@ from ferrule.autograd import (
 )
 from ferrule.autograd.backward import Hook, hooks, pull_back
 from ferrule.base.callbacks import call_back
+from ferrule.base.changes import changes
 from ferrule.engine.realize import turn
 from ferrule.ir.shape.view import ShapeError, prod_sint
 from ferrule.tensor.base import Tensor
@@ -50,6 +51,7 @@ class HookHandle:
         found.pop(self._number, None)
         if not found:
             del hooks[edge]
+        changes.count += 1
 
     def __enter__(self) -> Self:
         return self
@@ -82,6 +84,7 @@ def zero_grad(self: Tensor) -> None:
     True
     """
     self._grad = None
+    changes.count += 1
 
 
 @method
@@ -219,6 +222,7 @@ def register_hook(self: Tensor, hook: Callable[[Any], Tensor | None]) -> HookHan
 
     number = next(_numbers)
     hooks.setdefault(edge, {})[number] = Hook(run, hook)
+    changes.count += 1
     return HookHandle(edge, number)
 
 
@@ -256,6 +260,7 @@ def _accumulate(self: Tensor, grad: TracedValue) -> None:
     before = self._grad
     if before is None or grad.edge is not None:
         self._grad = self._wrap(grad if before is None else before._read() + grad)
+        changes.count += 1
         return
     with no_grad(), turn:
         before._store(before._read() + grad, "backward")

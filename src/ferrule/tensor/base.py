@@ -14,6 +14,7 @@ import numpy as np
 
 from ferrule.autograd import GradientError, Leaf, Shape, TracedValue, is_recording, is_training
 from ferrule.base.calls import unknown_keyword, whole
+from ferrule.base.changes import changes
 from ferrule.ir.dtype import DType, DTypeError, dtypes
 from ferrule.ir.expr import sint
 from ferrule.ir.lazy import DeviceMismatchError, LazyBuffer
@@ -261,6 +262,7 @@ class TensorBase:
     def _become(self, other: TensorBase) -> None:
         """Makes this tensor a handle on the same memory, with the same movement of its parent."""
         self._set(other._cell)
+        changes.count += 1
         self._shape = other._shape
         self._parent = other._parent
         self._move = other._move
@@ -362,8 +364,10 @@ class TensorBase:
         if value:
             if self._leaf is None and (self._detached or self._read().edge is None):
                 self._leaf = Leaf(self)
+                changes.count += 1
         elif self._leaf is not None:
             self._leaf = None
+            changes.count += 1
         elif not self._detached and self._read().edge is not None and value is False:
             raise GradientError(
                 "[requires_grad] a result of tensors that require a gradient requires one too; "

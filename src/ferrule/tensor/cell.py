@@ -10,6 +10,7 @@ from typing import Any, Final, TypeAlias, final
 from weakref import ref
 
 from ferrule.autograd import GradEdge, GradientError, GradNode, Rule, TracedValue, is_recording
+from ferrule.base.changes import changes
 from ferrule.base.threadstate import this_thread
 from ferrule.engine.realize import settle_or_withdraw, turn
 from ferrule.ir.lazy import LazyBuffer
@@ -167,6 +168,7 @@ class StorageRef:
         """Makes an earlier version the current one."""
         self.forget_views()
         self.value = value
+        changes.count += 1
         if self.storage is not None:
             self.storage.put(value.node)
 
