@@ -109,13 +109,9 @@ class Before:
         return present_version(owner).serial > self.last_node
 
     def watch(self) -> Watch:
-        """The first guards: the set of leaves, and the leaves that have no gradient yet."""
+        """The first guards: the set of leaves, and which tensors have a gradient."""
         watch = Watch()
-        tensors = self.state.tensors()
-        for tensor in tensors:
-            if tensor._leaf is not None and tensor.grad is None:
-                watch.add_no_gradient(tensor)
-        watch.add_leaves(tensors)
+        watch.add_leaves(self.state.tensors())
         return watch
 
     def was_written(self, tensor: Tensor) -> bool:

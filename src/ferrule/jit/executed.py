@@ -16,6 +16,7 @@ import functools
 import gc
 import re
 import sys
+from abc import get_cache_token
 from collections import Counter, deque
 from collections.abc import Hashable, Iterable
 from contextvars import ContextVar
@@ -31,6 +32,7 @@ from ferrule.base.threadstate import this_thread
 from ferrule.fusion.graph import toposort
 from ferrule.ir.dtype import exact
 from ferrule.ir.expr import Expr
+from ferrule.jit.names import is_procedure
 from ferrule.jit.places import is_opaque, is_plain
 from ferrule.tensor import Tensor
 
@@ -44,10 +46,10 @@ _INSTALLED: Final = tuple(
 """The folders of installed libraries."""
 _PURE: Final = frozenset(
     {
-        *("builtins", "math", "cmath", "itertools", "numpy", "sys", "gc", "zlib", "binascii"),
+        *("builtins", "math", "cmath", "itertools", "numpy", "zlib", "binascii"),
         *("unicodedata", "_operator", "_functools", "_collections", "_struct", "_bisect", "_heapq"),
         *("_json", "_sre", "_abc", "_weakref", "_thread", "_io", "_contextvars", "_statistics"),
-        *("_datetime", "_codecs", "_string", "_signal", "_tracemalloc", "_warnings"),
+        *("_datetime", "_codecs", "_string", "_signal", "_warnings"),
     }
 )
 """Modules of C functions whose results depend on their arguments alone, or matter to nobody."""
@@ -55,6 +57,30 @@ _CLOCKS: Final = frozenset({"time"})
 """Modules of C functions that tell the time, mostly for a report."""
 _NOT_PURE: Final = frozenset({"globals", "input"})
 """Built-in functions that read what no name in the code tells."""
+_HARMLESS: Final = frozenset(
+    {
+        *("collect", "freeze", "unfreeze", "enable", "disable", "exc_info", "exception", "intern"),
+        *(
+            "getsizeof",
+            "getrefcount",
+            "audit",
+            "is_finalizing",
+            "setprofile",
+            "settrace",
+            "_getframe",
+        ),
+    }
+)
+"""Functions of `gc` and `sys` that tell nothing that matters to a result."""
+_QUERIES: Final = frozenset(
+    {
+        *("locked", "getrecursionlimit", "getswitchinterval", "isenabled", "get_threshold"),
+        *("getcwd", "getpid", "get_ident", "get_native_id", "get_debug"),
+    }
+)
+"""C functions that ask for a setting or the like, which can be asked for again."""
+_REGISTERED: Final = frozenset({"_abc_instancecheck", "_abc_subclasscheck"})
+"""C functions that depend on the classes that were registered with abstract ones."""
 _VALUES: Final[tuple[type, ...]] = (
     *(str, bytes, bytearray, int, float, complex, tuple, frozenset, range, slice, type(None)),
     *(list, dict, set, deque, MappingProxyType, memoryview, type),
@@ -84,10 +110,17 @@ class Executed:
         """The C functions whose results depend on something outside of Python, and their lines."""
         self.unseen: dict[str, None] = {}
         """The lines before which code ran that was not seen."""
+        self.queries: dict[Any, None] = {}
+        """The C functions that were called, without arguments, whose results can be compared."""
         self.reads_clock = False
         """True if a function was called that tells the time, or the like."""
         self.constants: Counter[Hashable] = Counter()
         """The constants of all graphs that were computed in the last call."""
+
+    @property
+    def asks_outside(self) -> bool:
+        """True if something outside of Python was asked for."""
+        return bool(self.impure or self.queries)
 
     def add(self, other: Executed) -> None:
         """Add the calls of another."""
@@ -97,16 +130,23 @@ class Executed:
         self.entered |= other.entered
         self.impure.update(other.impure)
         self.unseen.update(other.unseen)
+        self.queries.update(other.queries)
         self.reads_clock |= other.reads_clock
 
     def _call_of_c(self, function: Any, frame: FrameType) -> None:
         if not isinstance(function, BuiltinFunctionType):
             return
         owner, kind = function.__self__, _kind_of(function.__self__)
+        if function.__name__ in _QUERIES or function.__name__ in _REGISTERED:
+            is_query = function.__name__ in _QUERIES
+            self.queries[function if is_query else get_cache_token] = None
+            return
         if owner is None or isinstance(owner, ModuleType):
             module = (function.__module__ or getattr(owner, "__name__", "")).partition(".")
             self.reads_clock |= module[0] in _CLOCKS
             if function.__name__ not in _NOT_PURE and module[0] in _PURE | _CLOCKS:
+                return
+            if module[0] in ("gc", "sys") and function.__name__ in _HARMLESS:
                 return
         elif issubclass(kind, _VALUES) or not is_opaque(kind):
             return
@@ -138,10 +178,11 @@ class _Resume:
 class _Call:
     """A call that is open: what ran in it."""
 
-    __slots__ = ("executed", "is_apart", "uses_package")
+    __slots__ = ("code", "executed", "is_apart", "uses_package")
 
-    def __init__(self, executed: Executed, is_apart: bool) -> None:
+    def __init__(self, executed: Executed, code: CodeType | None, is_apart: bool) -> None:
         self.executed = executed
+        self.code = code
         self.is_apart = is_apart
         self.uses_package = False
         """True if it called this package."""
@@ -161,7 +202,7 @@ class _Watch:
         """All that ran in calls that matter, once the block has ended."""
         self.generators = 0
         """The generators of this package that are running: the watch is not paused in these."""
-        self._calls = [_Call(Executed(), is_apart=False)]
+        self._calls = [_Call(Executed(), None, is_apart=False)]
         self._profile: Any = self.see
         """One object: Python up to 3.11 calls it without a reference, and it may be replaced."""
 
@@ -226,7 +267,7 @@ class _Watch:
             if not _is_trusted(code):
                 executed = Executed()
                 executed.codes[code] = frame.f_globals
-                self._calls.append(_Call(executed, _is_apart(frame)))
+                self._calls.append(_Call(executed, code, _is_apart(frame)))
                 return
             call.executed.entered.add(code)
             call.uses_package = True
@@ -243,8 +284,13 @@ class _Watch:
         has no part in the result.
         """
         call, whole = self._calls.pop(), self._calls[-1]
-        if result is not None or call.uses_package or not call.is_apart:
-            whole.executed.add(call.executed)
+        executed = call.executed
+        is_apart = result is None and call.is_apart and not call.uses_package
+        # One that raises an error, as where a file is missing, seems to return None.
+        if is_apart and call.code is not None and executed.asks_outside:
+            is_apart = is_procedure(call.code)
+        if not is_apart:
+            whole.executed.add(executed)
             whole.uses_package |= call.uses_package
 
 

@@ -55,20 +55,20 @@ class FoundInputs:
 
     used: list[Spot] = field(default_factory=list)
     """The spots that the function reads or writes; they may be empty."""
-    absent: list[Parameter] = field(default_factory=list)
-    """The other parameters: they had no gradient when a call was captured."""
+    others: list[Parameter] = field(default_factory=list)
+    """The other parameters, and tensors with a gradient: code may ask if there is one."""
 
     @cached_property
     def places(self) -> tuple[Any, ...]:
         """The identities of the spots, in the order of the signature."""
         used = [spot.identity if isinstance(spot, Place) else id(spot) for spot in self.used]
-        return tuple(used), tuple(map(id, self.absent))
+        return tuple(used), tuple(map(id, self.others))
 
     def add_to(self, tensors: list[Tensor], buffers: list[Buffer]) -> tuple[Any, ...]:
         """Appends the used inputs to the tensors of a call and to the list of their memory.
 
-        Returns their signature: the kind of each used input, then for each of the other parameters
-        if its gradient is absent.
+        Returns their signature: the kind of each used input, then for each of the others if its
+        gradient is absent.
         """
         signature: list[Any] = []
         taken = {buffer.base.serial for buffer in buffers}
@@ -79,7 +79,7 @@ class FoundInputs:
                 tensors.append(tensor)
                 buffers.append(buffer)
             signature.append(kind)
-        signature += [_contents(reference) is None for reference in self.absent]
+        signature += [_contents(reference) is None for reference in self.others]
         return tuple(signature)
 
 
@@ -189,20 +189,21 @@ class FoundBefore:
         self._memories = Counter([serial for tensor in tensors for serial in memories_of(tensor)])
         self._cells = Counter([id(tensor._cell) for tensor in tensors])
         self._taken = {buffer.base.serial for buffer in arguments.buffers}
-        known = FoundInputs([s for s in known.used if self._is_alone(s, state)], known.absent)
+        known = FoundInputs([s for s in known.used if self._is_alone(s, state)], known.others)
         signature = known.add_to(arguments.tensors, arguments.buffers)
         count = len(known.used)
         self._used: dict[Any, tuple[Spot, Any]] = {
             _key(spot): (spot, kind)
             for spot, kind in zip(known.used, signature[:count], strict=True)
         }
-        self._others: dict[Parameter, Any] = dict(zip(known.absent, signature[count:], strict=True))
+        self._others: dict[Parameter, Any] = dict(zip(known.others, signature[count:], strict=True))
         self._candidates: list[_Candidate] = []
         self.paths: dict[int, Path] = {}
         """For each possible input, by the serial number of its memory: the places of the parameter
         whose gradient it is."""
         for tensor in tensors:
             if tensor.grad is not None:
+                self._others[weakref.ref(tensor)] = False
                 if 0 not in tensor.grad.shape and self._is_alone(weakref.ref(tensor), state):
                     self._add(weakref.ref(tensor), state.places_of(tensor))
             elif tensor._leaf is not None:

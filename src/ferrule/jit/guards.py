@@ -233,7 +233,8 @@ class Watch:
         self._contents = _Contents()
         self._changes = -1
         """The number of changes of tensors when all guards held last."""
-        self._without_gradient: list[weakref.ref[Tensor]] = []
+        self._gradients: list[tuple[weakref.ref[Tensor], bool]] = []
+        """The tensors in reach, each with True if it has a gradient."""
         self._hooks = HooksBefore(())
         self._leaves = _Leaves(())
         self._handles: list[tuple[weakref.ref[Tensor], weakref.ref[StorageRef]]] = []
@@ -288,16 +289,14 @@ class Watch:
             self._outside = True
         self.add_path(numbers.path)
 
-    def add_no_gradient(self, tensor: Tensor) -> None:
-        """Adds a guard that a tensor has no gradient: a backward pass would add to it."""
-        self._without_gradient.append(weakref.ref(tensor))
-        self._outside = True
-
     def add_leaves(self, tensors: Sequence[Tensor]) -> None:
-        """Adds guards on the tensors: the same ones stay leaves, and they keep their hooks."""
+        """Adds guards on the tensors: the same ones stay leaves, and have a gradient; and they keep
+        their hooks.
+        """
+        self._gradients = [(weakref.ref(tensor), tensor._grad is not None) for tensor in tensors]
         self._leaves = _Leaves(tensors)
         self._hooks = HooksBefore(tensors)
-        self._outside = self._outside or bool(self._leaves)
+        self._outside = self._outside or bool(tensors)
 
     # -- the arguments -----------------------------------------------------------------------------
 
@@ -365,10 +364,11 @@ class Watch:
 
     def _problem_of_tensors(self) -> str | None:
         """The reason that lies in gradients, leaves, hooks or constants; None if there is none."""
-        for parameter in self._without_gradient:
-            tensor = parameter()
-            if tensor is not None and tensor._grad is not None:
-                return "there is a gradient where there was none"
+        for reference, had_gradient in self._gradients:
+            tensor = reference()
+            if tensor is not None and (tensor._grad is not None) is not had_gradient:
+                now = "no gradient where there was one" if had_gradient else "a gradient, a new one"
+                return f"a tensor of shape {tensor.shape} has {now}"
         if self._leaves.have_changed():
             return "other tensors require a gradient now"
         if self._hooks.have_changed():
@@ -377,8 +377,8 @@ class Watch:
             handle = tensor_of_place()
             if handle is not None and handle._cell is not cell():
                 return "a tensor that the function uses was replaced"
-        for reference, serial in self._constants:
-            found = reference()
+        for cell_of_constant, serial in self._constants:
+            found = cell_of_constant()
             if found is None or found.value.node.serial != serial:
                 return "a constant that the function may use has changed"
         return None

@@ -48,6 +48,8 @@ class Names:
     """True if the code computes names at run time: it may then read any attribute."""
     asked: frozenset[str] = frozenset()
     """The attributes that the code looks up by a constant string, as `hasattr` does."""
+    tells_apart: bool = False
+    """True if the code may tell objects apart that are equal: `x is y`, `x in objects`, `id(x)`."""
 
     def everything(self) -> frozenset[str]:
         """All the names."""
@@ -61,6 +63,7 @@ class Names:
             self.stored | other.stored,
             self.unknown or other.unknown,
             self.asked | other.asked,
+            self.tells_apart or other.tells_apart,
         )
 
 
@@ -76,7 +79,8 @@ def names_of(code: types.CodeType) -> tuple[Names, Names]:
     sources = _sources_of(code)
     if sources is None:
         every = frozenset(_every_name(code))
-        known = Names(every, frozenset(), frozenset(), every, not every.isdisjoint(_OF_ALL))
+        unknown = not every.isdisjoint(_OF_ALL)
+        known = Names(every, frozenset(), frozenset(), every, unknown, tells_apart=True)
         return known, known
     loads = _Loads()
     for source in sources:
@@ -107,6 +111,26 @@ def imports_of(code: types.CodeType) -> tuple[tuple[int, str], ...]:
         elif isinstance(node, ast.ImportFrom):
             found.append((node.level, node.module or ""))
     return tuple(found)
+
+
+@functools.lru_cache(maxsize=4096)
+def is_procedure(code: types.CodeType) -> bool:
+    """True for code that returns nothing, as its source tells."""
+    sources = _sources_of(code)
+    return sources is not None and all(map(_returns_nothing, sources))
+
+
+def _returns_nothing(function: _Function) -> bool:
+    if not isinstance(function, ast.FunctionDef):
+        return False
+    waiting: list[ast.AST] = list(function.body)
+    for node in waiting:  # the list grows meanwhile
+        gives = isinstance(node, ast.Return) and node.value is not None
+        if gives or isinstance(node, ast.Yield | ast.YieldFrom):
+            return False
+        if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda):
+            waiting += ast.iter_child_nodes(node)
+    return True
 
 
 def global_names(code: types.CodeType) -> Iterator[str]:
@@ -173,6 +197,7 @@ class _Uses:
         self.stored: set[str] = set()
         self.asked: set[str] = set()
         self.unknown = False
+        self.tells_apart = False
 
     def names(self) -> Names:
         return Names(
@@ -182,6 +207,7 @@ class _Uses:
             frozenset(self.stored),
             self.unknown,
             frozenset(self.asked),
+            self.tells_apart,
         )
 
 
@@ -240,6 +266,15 @@ class _Loads(ast.NodeVisitor):
             self.visit(target)
         self.visit(node.value)
 
+    def visit_Compare(self, node: ast.Compare) -> None:
+        operands = [node.left, *node.comparators]
+        for number, operator in enumerate(node.ops):
+            sides = operands[number : number + 2]
+            is_by_identity = isinstance(operator, ast.Is | ast.IsNot | ast.In | ast.NotIn)
+            if is_by_identity and not any([isinstance(side, ast.Constant) for side in sides]):
+                self.attributes.tells_apart = True
+        self.generic_visit(node)
+
     def visit_MatchClass(self, node: ast.MatchClass) -> None:
         # Positional patterns read the attributes that the class names in `__match_args__`.
         self.attributes.unknown |= bool(node.patterns)
@@ -264,6 +299,7 @@ class _Loads(ast.NodeVisitor):
         if how == "stored":  # where it is an attribute or a variable makes no difference
             self.attributes.stored.add(name)
         self.attributes.unknown |= name in _OF_ALL
+        self.attributes.tells_apart |= name == "id"
 
     def _look_up(self, call: ast.Call) -> None:
         """Note the attribute that `getattr` or the like looks up; the names may be anything."""

@@ -114,7 +114,8 @@ class Snapshot:
             contents += self._add_numbers(numbers)
         holders: dict[int, tuple[Any, dict[Any, Any]]] = {}
         for place, child in contents:
-            if child is MISSING or isinstance(place.holder, types.CellType | ContextVar):
+            alone = place.raw or isinstance(place.holder, types.CellType | ContextVar)
+            if alone or child is MISSING:
                 self._add(place.getter(), child)
             else:
                 holders.setdefault(id(place.holder), (place.holder, {}))[1][place.key] = child

@@ -50,12 +50,16 @@ class Place:
     holder: Any
     key: Any = None
     fixed: bool = False
+    raw: bool = False
+    """True for what a class's own `__dict__` has: `getattr` makes another object of that."""
 
     def get(self) -> Any:
         """The present content; `MISSING` if the place is empty or fixed."""
         holder = self.holder
         if self.fixed:
             return MISSING
+        if self.raw:
+            return vars(holder).get(self.key, MISSING)
         if isinstance(holder, dict):
             return holder.get(self.key, MISSING)
         if isinstance(holder, list | deque):
@@ -71,6 +75,8 @@ class Place:
         holder = self.holder
         if self.fixed:
             return self.get
+        if self.raw:
+            return functools.partial(vars(holder).get, self.key, MISSING)
         if isinstance(holder, dict):
             return functools.partial(dict.get, holder, self.key, MISSING)
         if isinstance(holder, list | deque):
@@ -143,8 +149,8 @@ def _fixed(holder: Any, values: Iterable[Any]) -> Iterator[Found]:
 
 
 def class_place(kind: type, name: str, child: Any) -> Place:
-    """The place of a class's attribute; fixed if `getattr` gives another object (a descriptor)."""
-    return Place(kind, name, attribute_of(kind, name) is not child)
+    """The place of a class's attribute."""
+    return Place(kind, name, raw=attribute_of(kind, name) is not child)
 
 
 def attribute_of(value: object, name: str) -> Any:
@@ -204,6 +210,8 @@ def attributes(value: object) -> dict[str, Any]:
 def slots(value: object) -> Iterator[Found]:
     """The attributes of an object that are in slots."""
     for kind in type(value).__mro__:
+        if issubclass(Tensor, kind):
+            continue
         names = vars(kind).get("__slots__", ())
         for name in (names,) if isinstance(names, str) else names:
             child = attribute_of(value, name)

@@ -441,6 +441,10 @@ class _Call:
     def _watch_numbers(self) -> None:
         numbers = self.before.numbers
         inputs = self.before.found.spots()
+        state = self.before.state
+        if state.tells_apart:
+            places = [p for p in state.tensor_places() if p.identity not in inputs]
+            self._watch.add_path(tuple([(place, place.get()) for place in places]))
         numbers.add_kinds(lambda place: place.identity in inputs or self._watch.watches(place))
         self._watch.add_numbers(numbers)
 

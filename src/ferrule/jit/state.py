@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import builtins
 import functools
+import operator
 import types
 import weakref
 from array import array
@@ -48,6 +49,7 @@ _IN_FIXED_PLACES: Final = (
     *(staticmethod, classmethod, property, functools.cached_property, weakref.ref),
 )
 _CONTAINERS: Final = (list, dict, set, deque)
+_OF_FRAMES: Final = {"f_globals", "f_locals", "f_back"}
 _ARRAYS: Final = (np.ndarray, bytearray, memoryview, array)
 _WITH_CODE: Final = (types.FunctionType, types.ModuleType, type)
 """Kinds of values not followed for computed names: they lead to all code of a package."""
@@ -106,8 +108,7 @@ class State:
         self._kept.clear()
         self.kinds = [
             Value(f"the tensor {place.key}", functools.partial(_kind_at, place), place=place)
-            for place, content in self._contents.values()
-            if isinstance(content, int) and not isinstance(place.holder, Tensor)
+            for place in self.tensor_places()
         ]
         """The shapes, dtypes and devices of tensors."""
 
@@ -121,6 +122,11 @@ class State:
     def assigned(self) -> Set[str]:
         """The names of attributes, and of variables, that the code assigns to."""
         return self._names.stored
+
+    @property
+    def tells_apart(self) -> bool:
+        """True if the code may tell tensors apart that are equal."""
+        return self._names.tells_apart
 
     def path(self) -> Path:
         """The objects on the way to what was found, with their places.
@@ -148,6 +154,14 @@ class State:
             return False
         self.kinds = earlier.kinds
         return True
+
+    def tensor_places(self) -> list[Place]:
+        """The places that hold a tensor by itself, but for gradients."""
+        return [
+            place
+            for place, content in self._contents.values()
+            if isinstance(content, int) and not isinstance(place.holder, Tensor)
+        ]
 
     def tensors(self) -> list[Tensor]:
         """The tensors that are alive."""
@@ -250,6 +264,8 @@ class State:
         if self._executed is not None:
             for code, space in list(self._executed.codes.items()):  # other threads may add to them
                 self._look_into_code(code, space)
+            for query in list(self._executed.queries):
+                self.values.append(Value(f"the result of {query.__qualname__}()", query))
         while self._stack:
             value = self._stack.pop()
             if id(value) not in self._kept:
@@ -262,24 +278,31 @@ class State:
         kind = type(value)
         if is_plain(value) and not kind.__dictoffset__:
             return
+        if issubclass(kind, types.FunctionType):
+            self._look_into_function(value)
+        elif issubclass(kind, types.ModuleType):
+            self._look_into_module(value)
+        elif issubclass(kind, type):
+            self._look_into_class(value)
+            self._stack.append(kind)
+        else:
+            self._look_into_data(value)
+
+    def _look_into_data(self, value: Any) -> None:
+        kind = type(value)
         if kind in weakref.ProxyTypes:  # who asks it for anything asks another object
             self._refuse(value)
         elif issubclass(kind, _ARRAYS):
             self._look_into_array(value)
         elif issubclass(kind, _CONTAINERS):
             self._look_into_container(value)
-        elif issubclass(kind, types.FunctionType):
-            self._look_into_function(value)
-        elif issubclass(kind, types.ModuleType):
-            if not is_trusted(value):
-                self._modules.add(id(vars(value)))
-                self._hold(vars(value))
-                self._offer_all(vars(value))
-            elif value is np:
-                self._offer(Place(vars(np), "random"), np.random)
-        elif issubclass(kind, type):
-            self._look_into_class(value)
-            self._stack.append(kind)
+            if kind not in _CONTAINERS:
+                self._look_into_object(value)
+        elif kind is types.MappingProxyType:
+            self._copy("the keys of a mapping", tuple, value)
+            self._copy("a mapping", tuple, value.values())
+            for key, child in value.items():
+                self._take(Place(value, key, fixed=True), child)
         elif issubclass(kind, ContextVar):
             self._hold(value)
             self._take(Place(value, value.name), value.get(MISSING))
@@ -289,11 +312,19 @@ class State:
         elif issubclass(kind, _IN_FIXED_PLACES) or "__wrapped__" in attributes(value):
             for place, child in below(value):
                 self._take(place, child)
-        elif not issubclass(kind, _WITHOUT_STATE):
+        elif not issubclass(kind, _WITHOUT_STATE) or issubclass(kind, Tensor):
             self._look_into_object(value)
 
     def _hold(self, holder: Any) -> None:
         self._holders[id(holder)] = holder, _length(holder)
+
+    def _look_into_module(self, module: types.ModuleType) -> None:
+        if not is_trusted(module):
+            self._modules.add(id(vars(module)))
+            self._hold(vars(module))
+            self._offer_all(vars(module))
+        elif module is np:
+            self._offer(Place(vars(np), "random"), np.random)
 
     def _look_into_array(self, value: Any) -> None:
         if isinstance(value, np.ndarray) and value.dtype.hasobject:
@@ -327,6 +358,8 @@ class State:
         self.copies.append(Value.of(name, copy, container))
 
     def _look_into_function(self, function: types.FunctionType) -> None:
+        self._hold(vars(function))
+        self._offer_all(vars(function))
         if not self._runs(function.__code__):
             return
         for name in ("__code__", "__defaults__", "__kwdefaults__"):
@@ -342,14 +375,15 @@ class State:
         for name, default in defaults(function):
             if _may_use(named, name, default):
                 self._take(Place(function, name, fixed=True), default)
-        self._hold(vars(function))
-        self._offer_all(vars(function))
 
     def _look_into_code(self, code: types.CodeType, space: dict[str, Any]) -> None:
         if code in self.codes:
             return
         self.codes.add(code)
         named, loaded = names_of(code)
+        if not is_installed(code):
+            for name in loaded.read & _OF_FRAMES:
+                self.opaque[name] = "attribute of a frame"
         self._stack += imported(code, space)
         self._hold(space)
         known = space.get("__builtins__", vars(builtins))
@@ -379,10 +413,15 @@ class State:
             for name, child in items(vars(base)):
                 ran = self._ran(child)
                 if ran or not name.startswith("__"):
-                    for holder in dict.fromkeys((base, kind)):  # the subclass may get its own
-                        place = class_place(holder, name, child)
-                        self._hold(holder)
-                        (self._take if ran else self._offer)(place, child)
+                    self._look_into_member(base, kind, name, child, ran)
+
+    def _look_into_member(self, base: type, kind: type, name: str, child: Any, ran: bool) -> None:
+        take = self._take if ran else self._offer
+        self._hold(base)
+        take(class_place(base, name, child), child)
+        if name not in vars(kind):  # the derived class may get its own
+            self._hold(kind)
+            take(class_place(kind, name, child), child)
 
     def _ran(self, value: Any) -> bool:
         """True for a function that a call ran, or entered this package by."""
@@ -434,17 +473,16 @@ class State:
         if self._executed is None:
             return
         names = self._names.everything()
+        ran = self._executed.entered | self._executed.codes.keys()
         for base, kinds in self._kinds.items():
-            members = vars(base)
-            ran = [(name, child.__code__) for name, child in items(members) if self._ran(child)]
             # Methods of tensors have a few wrappers in common: one that ran does not tell which.
-            shared = Counter([code for _, code in ran])
-            alone = [name for name, code in ran if shared[code] == 1]
-            for name in dict.fromkeys([*names.intersection(members), *alone]):
+            by_code = _functions_of(base)
+            alone = [found[0] for code in ran & by_code.keys() if len(found := by_code[code]) == 1]
+            members = vars(base)
+            for name in dict.fromkeys([*names.intersection(members), *sorted(alone)]):
                 for holder in dict.fromkeys((base, *kinds)):
                     place = class_place(holder, name, members[name])
-                    if not place.fixed:
-                        self._steps.append((place, place.get()))
+                    self._steps.append((place, place.get()))
 
     def _look_for_what_is_missing(self) -> None:
         """Adds guards for missing attributes: ones that code asks for, and an object may get."""
@@ -507,8 +545,30 @@ class State:
             if id(tensor) not in self._tensors:
                 self._tensors[id(tensor)] = weakref.ref(tensor)
                 self._kept[id(tensor)] = tensor
+                if attributes(tensor):  # of a class derived from Tensor
+                    self._look_into(tensor)
                 if tensor.grad is not None:
                     self._take_tensors(Place(tensor, "grad"), tensor.grad, [tensor.grad])
+
+
+_functions: dict[type, tuple[list[Any], dict[types.CodeType, list[str]]]] = {}
+"""The members of classes of this package and NumPy, and the names of the functions among them."""
+
+
+def _functions_of(kind: type) -> dict[types.CodeType, list[str]]:
+    """The names of a class's functions, by their code."""
+    members = vars(kind)
+    known = _functions.get(kind)
+    if known is None or not (
+        len(known[0]) == len(members) and all(map(operator.is_, members.values(), known[0]))
+    ):
+        found: dict[types.CodeType, list[str]] = {}
+        for name, child in items(members):
+            code = getattr(child, "__code__", None)
+            if code is not None:
+                found.setdefault(code, []).append(name)
+        known = _functions[kind] = list(members.values()), found
+    return known[1]
 
 
 def _content(value: Any) -> _Content:
