@@ -203,6 +203,8 @@ def attributes(value: object) -> dict[str, Any]:
 
     The type is checked because some objects make up a value for any name.
     """
+    if not type(value).__dictoffset__:
+        return {}
     found = attribute_of(value, "__dict__")
     return found if isinstance(found, dict) else {}
 
@@ -218,7 +220,7 @@ def slots(value: object) -> Iterator[Found]:
             yield Place(value, name), None if child is MISSING else child
 
 
-@functools.cache
+@functools.lru_cache(maxsize=1 << 12)
 def is_opaque(kind: type) -> bool:
     """True for a type whose instances have a state in C that Python code cannot compare.
 

@@ -98,6 +98,8 @@ class State:
         self._objects: list[object] = []
         self._kinds: dict[type, dict[type, None]] = {Tensor: {}}
         """The classes of this package and NumPy in reach, each with those derived from it."""
+        self._seen: set[type] = set()
+        """The classes that were looked into."""
         self._modules: set[int] = set()
         """The dicts of modules, by `id()`."""
         self._roots = list(roots)
@@ -404,6 +406,9 @@ class State:
                 self._offer(place, child)
 
     def _look_into_class(self, kind: type) -> None:
+        if kind in self._seen:
+            return
+        self._seen.add(kind)
         for base in kind.__mro__:
             if base is object:
                 continue
@@ -463,8 +468,9 @@ class State:
                 self._offer(place, child)
         # A class's attribute counts as long as the object has none of that name.
         for base in bases if hasattr(value, "__dict__") else ():
+            of_package = is_trusted(base)
             for name, child in items(vars(base)):
-                may_be_hidden = is_plain(child) or not (is_trusted(base) or _sets(child))
+                may_be_hidden = is_plain(child) or not (of_package or _sets(child))
                 if name not in own and may_be_hidden and not name.startswith("__"):
                     self._offer(Place(own, name), child)
 
