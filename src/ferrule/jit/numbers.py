@@ -92,76 +92,93 @@ def _contents(value: Any) -> tuple[Any, ...]:
 class Snapshot:
     """What places held, what was in containers, and the classes of objects.
 
-    A few calls of C compare everything: some 25 ns for each thing where the whole of a list or a
-    dict is compared, and 50 ns for a part of one.
+    A few calls of C compare everything: some 25 ns for each thing where the whole of a list is
+    compared, and 50 ns for a part of it, or for an attribute.
     """
 
-    def __init__(
-        self,
-        contents: Iterable[tuple[Place, Any]],
-        numbers: Numbers | None,
-    ) -> None:
+    def __init__(self, contents: Iterable[tuple[Place, Any]], numbers: Numbers | None) -> None:
         self._gets: list[Callable[[], Any]] = []
         self._got: list[Any] = []
-        self._parts: list[tuple[Callable[[Any], tuple[Any, ...]], Any]] = []
+        self._readers: list[Callable[[Any], tuple[Any, ...]]] = []
+        self._read: list[Any] = []
         self._in_parts: list[Any] = []
         self._wholes: list[Collection[Any]] = []
-        self._sized: list[Collection[Any]] = []
         self._objects: list[Callable[[], Any]] = []
         self._classes: list[type] = []
-        contents = list(contents)
+        sized: dict[int, Collection[Any]] = {}
+        held = list(contents)
         if numbers is not None:
-            contents += self._add_numbers(numbers)
-        holders: dict[int, tuple[Any, dict[Any, Any]]] = {}
-        for place, child in contents:
-            alone = place.raw or isinstance(place.holder, types.CellType | ContextVar)
-            if alone or child is MISSING:
-                self._add(place.getter(), child)
-            else:
-                holders.setdefault(id(place.holder), (place.holder, {}))[1][place.key] = child
-        for holder, parts in holders.values():
-            self._add_parts(holder, parts)
-        self._readers = [reader for reader, _ in self._parts]
-        self._read = [holder for _, holder in self._parts]
-        self._sized += self._wholes
+            held += self._add_numbers(numbers, sized)
+        complete = self._add_contents(held, sized)
+        for copy in () if numbers is None else numbers.copies:
+            # The attributes of an object, in any order, are those that its dict is asked for.
+            is_known = isinstance(copy.value, frozenset) and id(copy.container) in complete
+            if copy.container is not None and not is_known:
+                self._wholes.append(copy.container)
+        sized |= {id(whole): whole for whole in self._wholes}
+        self._sized = list(sized.values())
         self._lengths = list(map(len, self._sized))
         self._inside = list(_flat(self._wholes))
 
-    def _add_numbers(self, numbers: Numbers) -> list[tuple[Place, Any]]:
+    def _add_numbers(
+        self, numbers: Numbers, sized: dict[int, Collection[Any]]
+    ) -> list[tuple[Place, Any]]:
         """Add the numbers; gives the places of those that are in one, and of tensors."""
+        places: list[tuple[Place, Any]] = []
         for value in numbers.values:
             if value.container is not None:
-                self._sized.append(value.container)
+                sized[id(value.container)] = value.container
             elif value.place is None:
                 self._add(value.get, value.value)
-        self._wholes += [copy.container for copy in numbers.copies if copy.container is not None]
+            else:
+                places.append((value.place, value.value))
         self._objects += [reference for reference, _ in numbers.classes]
         self._classes += [kind for _, kind in numbers.classes]
         kinds = [value.place for value in numbers.kinds if value.place is not None]
-        places = [value for value in numbers.values if value.place is not None]
-        return [
-            *[(place, place.get()) for place in kinds],
-            *[(value.place, value.value) for value in places if value.place is not None],
-        ]
+        return places + [(place, place.get()) for place in kinds]
+
+    def _add_contents(
+        self, contents: Iterable[tuple[Place, Any]], sized: dict[int, Collection[Any]]
+    ) -> set[int]:
+        """Add what places hold; gives the dicts of which nothing else is missing, by `id()`."""
+        holders: dict[int, tuple[Any, dict[Any, Any]]] = {}
+        missing: list[Place] = []
+        for place, child in contents:
+            if child is MISSING:
+                missing.append(place)
+            elif place.raw or isinstance(place.holder, types.CellType | ContextVar):
+                self._add(place.getter(), child)
+            else:
+                holders.setdefault(id(place.holder), (place.holder, {}))[1][place.key] = child
+        complete = set()
+        for number, (holder, parts) in holders.items():
+            is_whole = isinstance(holder, dict | list | deque) and len(parts) == len(holder)
+            if is_whole and not isinstance(holder, dict):
+                self._wholes.append(holder)
+                continue
+            if is_whole:
+                sized[number] = holder
+                complete.add(number)
+            self._add_parts(holder, parts)
+        for place in missing:
+            if id(place.holder) not in complete:
+                self._add(place.getter(), MISSING)
+        return complete
 
     def _add(self, get: Callable[[], Any], value: Any) -> None:
         self._gets.append(get)
         self._got.append(value)
 
     def _add_parts(self, holder: Any, parts: dict[Any, Any]) -> None:
-        if isinstance(holder, dict | list | deque):
-            if len(parts) == len(holder):
-                self._wholes += [holder, holder.values()] if isinstance(holder, dict) else [holder]
-                return
-            reader: Any = operator.itemgetter
-        else:
-            reader = operator.attrgetter
-        if len(parts) > 1:
-            self._parts.append((reader(*parts), holder))
-            self._in_parts += parts.values()
-        else:
-            for key, child in parts.items():
-                self._add(Place(holder, key).getter(), child)
+        if len(parts) == 1:
+            ((key, child),) = parts.items()
+            self._add(Place(holder, key).getter(), child)
+            return
+        is_container = isinstance(holder, dict | list | deque)
+        reader: Any = operator.itemgetter if is_container else operator.attrgetter
+        self._readers.append(reader(*parts))
+        self._read.append(holder)
+        self._in_parts += parts.values()
 
     def holds(self) -> bool:
         """True if everything is what it was; else some of it may still be equal."""

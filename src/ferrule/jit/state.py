@@ -460,7 +460,7 @@ class State:
         bases = type(value).__mro__[:-1]
         reads_all = any(map(_reads_itself, bases))
         if reads_all:
-            self._copy(f"the attributes of a {kind.__name__}", tuple, own)
+            self._copy(f"the attributes of a {kind.__name__}", frozenset, own)
         for place, child in places:
             if reads_all or self._executed is None:
                 self._take(place, child)
@@ -495,7 +495,7 @@ class State:
         for value in self._objects:
             own = attributes(value)
             if self._names.unknown:
-                self._copy(f"the attributes of a {type(value).__name__}", tuple, own)
+                self._copy(f"the attributes of a {type(value).__name__}", frozenset, own)
             for name in self._names.asked:
                 if attribute_of(value, name) is MISSING and hasattr(value, "__dict__"):
                     self.values.append(Value.at(Place(own, name)))
