@@ -100,8 +100,8 @@ class State:
         """The classes of this package and NumPy in reach, each with those derived from it."""
         self._seen: set[type] = set()
         """The classes that were looked into."""
-        self._modules: set[int] = set()
-        """The dicts of modules, by `id()`."""
+        self._modules: dict[int, dict[str, Any]] = {}
+        """The dicts of modules, by `id()`: one may hold all others (`sys.modules`)."""
         self._roots = list(roots)
         self._stack: list[Any] = list(self._roots)
         self._kept: dict[int, Any] = {}
@@ -133,16 +133,17 @@ class State:
     def path(self) -> Path:
         """The objects on the way to what was found, with their places.
 
-        Places of tensors are left out, and those of tuples that the code may replace:
-        `self.state = self.cell(x, self.state)`. A tuple of tensors has no numbers, and the tensors
-        have guards on their memory.
+        Places of tensors are left out, but for those in classes, which a derived class may hide;
+        and those of tuples that the code may replace: `self.state = self.cell(x, self.state)`. A
+        tuple of tensors has no numbers, and the tensors have guards on their memory.
         """
-        tuples = [
+        more = [
             (place, place.get())
             for place, content in self._contents.values()
-            if isinstance(content, tuple) and place.key not in self.assigned
+            if isinstance(content, tuple) or isinstance(place.holder, type)
+            if place.key not in self.assigned
         ]
-        return (*self._steps, *tuples)
+        return (*self._steps, *more)
 
     def adds_to(self, earlier: State) -> bool:
         """True if this walk, after a call, stands for the `earlier` one, before it: what it found
@@ -322,9 +323,10 @@ class State:
 
     def _look_into_module(self, module: types.ModuleType) -> None:
         if not is_trusted(module):
-            self._modules.add(id(vars(module)))
-            self._hold(vars(module))
-            self._offer_all(vars(module))
+            space = vars(module)
+            self._modules[id(space)] = space
+            self._hold(space)
+            self._offer_named(space, self._names.everything() | self._names.stored)
         elif module is np:
             self._offer(Place(vars(np), "random"), np.random)
 
@@ -399,11 +401,14 @@ class State:
                 self._steps.append((Place(known, name), known[name]))
                 self._steps.append((Place(space, name), MISSING))
         names, wanted = self._waiting.keys(), loaded.everything() | loaded.stored
+        new = wanted - self._names.everything() - self._names.stored
         is_first = loaded.unknown and not self._names.unknown
         self._names |= loaded
-        for name in list(names) if is_first else wanted & names:
+        for name in list(names) if is_first else sorted(wanted & names):
             for place, child in self._waiting.pop(name):
                 self._offer(place, child)
+        for module in list(self._modules.values()):
+            self._offer_named(module, new)
 
     def _look_into_class(self, kind: type) -> None:
         if kind in self._seen:
@@ -485,7 +490,7 @@ class State:
             by_code = _functions_of(base)
             alone = [found[0] for code in ran & by_code.keys() if len(found := by_code[code]) == 1]
             members = vars(base)
-            for name in dict.fromkeys([*names.intersection(members), *sorted(alone)]):
+            for name in sorted({*names.intersection(members), *alone}):
                 for holder in dict.fromkeys((base, *kinds)):
                     place = class_place(holder, name, members[name])
                     self._steps.append((place, place.get()))
@@ -496,9 +501,13 @@ class State:
             own = attributes(value)
             if self._names.unknown:
                 self._copy(f"the attributes of a {type(value).__name__}", frozenset, own)
-            for name in self._names.asked:
+            for name in sorted(self._names.asked):
                 if attribute_of(value, name) is MISSING and hasattr(value, "__dict__"):
                     self.values.append(Value.at(Place(own, name)))
+
+    def _offer_named(self, space: dict[str, Any], names: Set[str]) -> None:
+        for name in sorted(names & space.keys()):  # in the same order in each walk
+            self._offer(Place(space, name), space[name])
 
     def _offer_all(self, attributes: dict[str, Any]) -> None:
         for name, child in items(attributes):
@@ -544,8 +553,6 @@ class State:
             self._tuples[id(part)] += 1
         if not place.fixed:
             self._contents[place.identity] = place, _content(content)
-            if isinstance(place.holder, type):  # a subclass may later hide it
-                self._steps.append((place, content))
         for tensor in tensors:
             self._places.setdefault(id(tensor), []).append(place)
             if id(tensor) not in self._tensors:
