@@ -192,7 +192,7 @@ def test_the_reason_for_not_capturing_is_printed(capsys: pytest.CaptureFixture[s
     with Context(DEBUG=1):
         for _ in range(3):
             model.step(Tensor([1.0]))
-    assert "step: not captured: it" in capsys.readouterr().out
+    assert "step: run plainly because it moves tensors" in capsys.readouterr().out
 
 
 def test_a_gradient_from_outside_is_named(capsys: pytest.CaptureFixture[str]) -> None:
@@ -207,7 +207,7 @@ def test_a_gradient_from_outside_is_named(capsys: pytest.CaptureFixture[str]) ->
             weight.grad = Tensor([1.0, 1.0, 1.0])[1:]
             add_to_gradient(Tensor([3.0, 4.0]).realize())
             assert weight.grad.tolist() == [4.0, 5.0]
-    expected = "again: the gradient of a tensor of shape (2,) was made anew outside, and the"
+    expected = "again because the gradient of a tensor of shape (2,) was made anew outside, and"
     assert expected in capsys.readouterr().out
 
 

@@ -43,7 +43,9 @@ from ferrule.jit.inputs import Arguments, Chain, memories_of, read_arguments
 from ferrule.jit.numbers import Numbers
 from ferrule.jit.record import NotReplayable, capture_call
 from ferrule.jit.replay import Replay
+from ferrule.jit.report.messages import Messages, changes, failure, out_of_range
 from ferrule.jit.results import tensors_in
+from ferrule.jit.signature import CallKey
 from ferrule.jit.state import State
 from ferrule.tensor import Tensor
 from ferrule.tensor.cell import StorageRef
@@ -72,6 +74,18 @@ _MOST_UNUSED = 8
 second time."""
 _MOST_REFUSALS = 3
 _CALLS_BETWEEN_ATTEMPTS = 16
+_ALL_IN_VAIN = (
+    f"{_MOST_REFUSALS} captures in a row gave no replay that was used; one call of "
+    f"{_CALLS_BETWEEN_ATTEMPTS} is tried again"
+)
+_SEEN_ONCE = (
+    f"{_MOST_UNUSED} replays were never used, so a call is captured when it comes the second time; "
+    "pass what changes in every call as a Tensor or a bound Variable"
+)
+_NO_ROOM = (
+    f"there are {_MOST_REPLAYS} replays, all used since a call like this one; give the function "
+    "fewer kinds of arguments, such as shapes padded to a few sizes"
+)
 
 
 class TinyJit(Generic[ReturnType]):
@@ -144,6 +158,7 @@ class TinyJit(Generic[ReturnType]):
         """The number of captures in a row that gave no replay, or one that was never used."""
         self._seen: OrderedDict[tuple[Any, ...], int] = OrderedDict()
         """The last call with each signature that is captured only if it comes again."""
+        self._messages = Messages(getattr(self, "__name__", self.fxn))
 
     def __call__(self, *args: Any, **kwargs: Any) -> ReturnType:
         """Calls the function, or replays it."""
@@ -155,8 +170,10 @@ class TinyJit(Generic[ReturnType]):
         if is_capturing() or this_thread.state.transforming or not config().JIT:
             # Inside another capture, the kernels of this function become part of that one. A
             # transformation has to see every operation of the function.
+            self._messages.plain(_reason_to_pass_on())
             result = call_back(function, *args, **kwargs)
         elif self.cnt == 0:
+            self._messages.plain("it is the first call; the next one is captured")
             result = self._run(function, args, kwargs)
         else:
             result = self._run_again(function, args, kwargs)
@@ -229,17 +246,22 @@ class TinyJit(Generic[ReturnType]):
                     self._recent = Recent.of(replay, arguments, args, kwargs)
                     result: ReturnType = replay.run(tensors, buffers, arguments.var_vals)
                     return result
-        if is_out_of_range:
+        if replay is not None and is_out_of_range:
+            self._messages.plain(out_of_range(replay, arguments.var_vals))
             return self._run(function, args, kwargs)  # raises the error for the value out of range
-        if replay is not None:
+        reasons: list[str] = []
+        if replay is not None and problem is not None:
+            if config().DEBUG >= 1:
+                reasons = failure(problem, replay, arguments.key, function)
             del self._replays[arguments.key]
-            self._note(f"captured again: {problem}")
             if replay.runs == 0:
                 self._refusals += 1
-        if self._is_hopeless(arguments):
+        hopeless = self._reason_to_wait(arguments)
+        if hopeless is not None:
+            self._messages.plain(hopeless, lambda: self._changes(arguments, function))
             return self._run(function, args, kwargs)
         with turn:
-            return self._capture(function, args, kwargs)
+            return self._capture(function, args, kwargs, reasons)
 
     def _matching(
         self, function: Callable[..., ReturnType], args: Sequence[Any], kwargs: Mapping[str, Any]
@@ -272,7 +294,7 @@ class TinyJit(Generic[ReturnType]):
         numbers, inputs = found
         arguments.explicit = len(arguments.tensors)
         signature = inputs.add_to(arguments.tensors, arguments.buffers)
-        arguments.key = (*arguments.key, numbers.key(), inputs.places, signature)
+        arguments.key = CallKey((arguments.key, numbers.key(), inputs.places, signature))
         return self._replays.get(arguments.key)
 
     def _read_anew(
@@ -313,13 +335,14 @@ class TinyJit(Generic[ReturnType]):
         self._copied |= moved
         return bool(moved)
 
-    def _is_hopeless(self, arguments: Arguments) -> bool:
-        """True if a capture would most likely never be replayed."""
+    def _reason_to_wait(self, arguments: Arguments) -> str | None:
+        """The reason why a capture would most likely never be replayed; None if it may be."""
         if self._refusals >= _MOST_REFUSALS:
-            return self.cnt % _CALLS_BETWEEN_ATTEMPTS != 0
+            is_attempt = self.cnt % _CALLS_BETWEEN_ATTEMPTS == 0
+            return None if is_attempt else _ALL_IN_VAIN
         has_room = len(self._replays) < _MOST_REPLAYS
         if has_room and sum([r.runs == 0 for r in self._replays.values()]) < _MOST_UNUSED:
-            return False
+            return None
         # A number that changes in every call would cause a capture in every call. A capture takes
         # a hundred times as long as a call.
         last_call = self._seen.pop(arguments.key, None)
@@ -327,15 +350,26 @@ class TinyJit(Generic[ReturnType]):
         if len(self._seen) > 2 * _MOST_REPLAYS:
             self._seen.popitem(last=False)
         if last_call is None or has_room:
-            return last_call is None
+            return _SEEN_ONCE if last_call is None else None
         # A new replay evicts the least recently used one. Allow that only if that one was not used
         # since this signature came last: otherwise a loop over more signatures than there is room
         # for would always evict the replay that it needs next.
-        return next(iter(self._replays.values())).last_call > last_call
+        is_needed = next(iter(self._replays.values())).last_call > last_call
+        return _NO_ROOM if is_needed else None
+
+    def _changes(self, arguments: Arguments, function: Callable[..., Any]) -> list[str]:
+        """The differences between a call and the last one that was captured or replayed."""
+        last = self.expected_name_sts_dtype
+        return changes(last, arguments.key, self._replays.get(last), function)
 
     def _capture(
-        self, function: Callable[..., ReturnType], args: Sequence[Any], kwargs: Mapping[str, Any]
+        self,
+        function: Callable[..., ReturnType],
+        args: Sequence[Any],
+        kwargs: Mapping[str, Any],
+        reasons: Sequence[str],
     ) -> ReturnType:
+        """Runs the function and captures it; `reasons` tell why the replay for it was not right."""
         arguments, state = self._read_anew(function, args, kwargs)
         result: ReturnType
         known = self._outside.get(arguments.key)
@@ -345,14 +379,16 @@ class TinyJit(Generic[ReturnType]):
         )
         if isinstance(replay, NotReplayable):
             self._refusals += 1
-            self._note(f"not captured: {replay}")
+            self._messages.plain(str(replay))
             return result
-        self._note(f"captured {len(replay.batch.items)} items")
         self._writes_arguments |= replay.watch.writes_arguments()
         self._outside[arguments.key] = replay.numbers, replay.found
         self._outside.move_to_end(arguments.key)
         kept = replay.numbers.key(), replay.found.places, replay.found_key
-        arguments.key = (*arguments.key, *kept)
+        arguments.key = CallKey((arguments.key, *kept))
+        self._messages.captured(
+            replay.batch.kernels, lambda: reasons or self._changes(arguments, function)
+        )
         self._replays[arguments.key] = replay
         replay.last_call = self.cnt
         while len(self._replays) > _MOST_REPLAYS:
@@ -370,10 +406,6 @@ class TinyJit(Generic[ReturnType]):
             self.input_replace = replay.batch.input_replace
             self.expected_vals = tuple(sorted(arguments.var_vals, key=lambda v: v.name))
             self.expected_name_sts_dtype = arguments.key
-
-    def _note(self, text: str) -> None:
-        if config().DEBUG >= 1:
-            print(f"TinyJit {getattr(self, '__name__', self.fxn)}: {text}")
 
     # -- methods ---------------------------------------------------------------------------------
 
@@ -405,6 +437,15 @@ class TinyJit(Generic[ReturnType]):
                 ) from error
             found = self._instances[key] = known, TinyJit(self.fxn)
         return found[1]
+
+
+def _reason_to_pass_on() -> str:
+    """The reason why a call is neither captured nor replayed, whatever its arguments."""
+    if not config().JIT:
+        return "JIT is 0"
+    if is_capturing():
+        return "it is called by a captured function, whose replays contain it"
+    return "a transformation, such as grad or vmap, calls it; capture the transformed function"
 
 
 def _version(cell: StorageRef) -> tuple[int, int]:

@@ -23,6 +23,8 @@ class Batch:
     def __init__(
         self, items: list[JitItem], inputs: Sequence[Buffer], var_vals: dict[Variable, int]
     ) -> None:
+        self.kernels = len(items)
+        """The number of items before any were handed to graph executors."""
         self.items = _batched(items, inputs, var_vals) if config().JIT < 2 else items
         self._graph: Callable[..., Any] | None = None
         """The graph, if it holds all items."""

@@ -33,6 +33,17 @@ from ferrule.ir.shape.view import View
 from ferrule.ir.storage import Storage
 from ferrule.jit.hooks import hooks_of
 from ferrule.jit.places import attributes, is_plain
+from ferrule.jit.signature import (
+    ArrayPart,
+    DictPart,
+    ListPart,
+    ObjectPart,
+    RecordPart,
+    SettingsPart,
+    Signature,
+    SlicePart,
+    TensorPart,
+)
 from ferrule.jit.values import form
 from ferrule.tensor import Tensor
 from ferrule.tensor.cell import StorageRef
@@ -122,88 +133,76 @@ def read_arguments(
     Raises ValueError if one variable has two values.
     """
     arguments = Arguments(copied=copied, reachable=reachable, chains={} if only_kinds else None)
-    parts: list[Any] = [*settings()]
-    for value in args:
-        _add(value, arguments, parts)
-    for name in kwargs:  # a function with **kwargs sees their order
-        parts.append(name)
-        _add(kwargs[name], arguments, parts)
-    _add_aliases(arguments, parts)
+    given = _parts(args, arguments)
+    named = _parts(kwargs.values(), arguments)
+    shared = _aliases(arguments)
+    reached: tuple[Any, ...] = ()
     if not reachable.keys().isdisjoint([buffer.base.serial for buffer in arguments.buffers]):
-        _add_reachable(arguments, parts, reachable, exact)
-    arguments.key = tuple(parts)
+        reached = _reached(arguments, reachable, exact)
+    # A function with **kwargs sees the order of its keywords.
+    arguments.key = Signature((settings(), given, tuple(kwargs), named, shared, reached))
     return arguments
 
 
-def settings() -> tuple[Any, ...]:
+def settings() -> SettingsPart:
     """The global settings that a call's results depend on: modes, flags and default dtypes."""
     kinds = dtypes.default_float, dtypes.default_int
     modes = is_training(), this_thread.state.recording
     now = config()
     chosen = now.ALLOW_TF32, now.FERRULE_CHECK_INDEX, now.FERRULE_SKIP
-    return *modes, *chosen, Device.known_default, *kinds
+    return SettingsPart((*modes, *chosen, Device.known_default, *kinds))
 
 
-def _add(value: Any, arguments: Arguments, parts: list[Any]) -> None:
-    """Adds one value, with its contents, to the signature."""
+def _part(value: Any, arguments: Arguments) -> Any:
+    """The part of the signature for one value, with its contents."""
     kind = type(value)
     if kind in _PLAIN:
-        parts.append(form(value))
-    elif isinstance(value, Tensor):
-        _add_tensor(value, arguments, parts)
-    elif isinstance(value, list | tuple):
-        parts.append((kind, len(value)))
-        _add_all(value, arguments, parts)
-        _add_kind(value, (list, tuple), frozenset(), arguments, parts)
-    elif isinstance(value, dict):
-        parts.append((kind, tuple([form(key) if is_plain(key) else key for key in value])))
-        _add_all(value.values(), arguments, parts)
-        _add_kind(value, (dict,), frozenset(), arguments, parts)
-    elif isinstance(value, Expr):
-        parts.append(_unbound(value, arguments))
-    elif kind is slice:
-        parts.append(kind)
-        _add_all((value.start, value.stop, value.step), arguments, parts)
-    elif isinstance(value, np.ndarray | np.generic):
-        parts.append((kind, value.dtype, value.shape))
-        if value.dtype.hasobject:
-            _add(value.tolist(), arguments, parts)
-        else:
-            parts.append(value.tobytes())
-    elif is_record(value):
+        return form(value)
+    if isinstance(value, Tensor):
+        return _tensor_part(value, arguments)
+    if isinstance(value, list | tuple):
+        items = _parts(value, arguments)
+        return ListPart((kind, items, _others(value, (list, tuple), frozenset(), arguments)))
+    if isinstance(value, dict):
+        keys = tuple([form(key) if is_plain(key) else key for key in value])
+        items = _parts(value.values(), arguments)
+        return DictPart((kind, keys, items, _others(value, (dict,), frozenset(), arguments)))
+    if isinstance(value, Expr):
+        return _unbound(value, arguments)
+    if kind is slice:
+        return SlicePart((kind, *_parts((value.start, value.stop, value.step), arguments)))
+    if isinstance(value, np.ndarray | np.generic):
+        has_objects = value.dtype.hasobject
+        contents = _part(value.tolist(), arguments) if has_objects else value.tobytes()
+        return ArrayPart((kind, value.dtype, value.shape, contents))
+    if is_record(value):
         names = [field.name for field in dataclasses.fields(value)]
-        parts.append(kind)
-        _add_all([getattr(value, name) for name in names], arguments, parts)
-        _add_kind(value, (), frozenset(names), arguments, parts)
-    else:
-        _add_object(value, arguments, parts)
+        items = _parts([getattr(value, name) for name in names], arguments)
+        return RecordPart((kind, items, _others(value, (), frozenset(names), arguments)))
+    return _object_part(value, arguments)
 
 
-def _add_all(values: Iterable[Any], arguments: Arguments, parts: list[Any]) -> None:
-    for value in values:
-        _add(value, arguments, parts)
+def _parts(values: Iterable[Any], arguments: Arguments) -> tuple[Any, ...]:
+    return tuple([_part(value, arguments) for value in values])
 
 
-def _add_kind(
-    value: Any, known: Sequence[type], names: Set[str], arguments: Arguments, parts: list[Any]
-) -> None:
-    """Adds the class and the attributes of a subclass of a container, except those in `names`.
+def _others(value: Any, known: Sequence[type], names: Set[str], arguments: Arguments) -> Any:
+    """The attributes of a subclass of a container, except those in `names`.
 
-    The class matters because it may have code and numbers.
+    Its class is noted among the objects, since it may have code and numbers.
     """
     if type(value) in known:
-        return
+        return ()
     arguments.objects.append(type(value))
     others = {name: child for name, child in attributes(value).items() if name not in names}
     if all(map(is_plain, others.values())):
-        parts += [(name, form(child)) for name, child in others.items()]
-    else:
-        _add_object(value, arguments, parts)
+        return tuple([(name, form(child)) for name, child in others.items()])
+    return _object_part(value, arguments)
 
 
-def _add_object(value: Any, arguments: Arguments, parts: list[Any]) -> None:
-    parts.append((type(value), id(value)))
+def _object_part(value: Any, arguments: Arguments) -> ObjectPart:
     arguments.objects.append(value)
+    return ObjectPart((type(value), id(value)))
 
 
 def _is_part(tensor: Tensor, buffer: Buffer, chain: Chain, arguments: Arguments) -> bool:
@@ -323,7 +322,7 @@ def _unbound(value: Any, arguments: Arguments) -> Any:
     return free
 
 
-def _add_tensor(tensor: Tensor, arguments: Arguments, parts: list[Any]) -> None:
+def _tensor_part(tensor: Tensor, arguments: Arguments) -> TensorPart:
     value = tensor._read()
     buffer = value.node.realized
     chain: Chain = ()
@@ -343,39 +342,37 @@ def _add_tensor(tensor: Tensor, arguments: Arguments, parts: list[Any]) -> None:
     if chain or any([type(size) is not int for size in shape]):
         shape = _unbound(shape, arguments)
         chain = _unbound(chain, arguments)
-    tape = (tensor._leaf is not None, value.edge is not None, tensor._detached, hooks_of(tensor))
-    copied = is_copy(tensor, node)
-    parts.append((shape, node.dtype, node.device, chain, tape, copied, buffer.nbytes))
+    tape = tensor._leaf is not None, value.edge is not None, tensor._detached, hooks_of(tensor)
+    memory = chain, is_copy(tensor, node), buffer.nbytes
     arguments.tensors.append(tensor)
     arguments.buffers.append(buffer)
     # A backward pass in the function adds to an existing gradient.
-    if tensor._grad is None:
-        parts.append(None)
-    else:
-        _add_tensor(tensor._grad, arguments, parts)
+    gradient = None if tensor._grad is None else _tensor_part(tensor._grad, arguments)
+    return TensorPart((shape, node.dtype, node.device, *tape, *memory, gradient))
 
 
-def _add_aliases(arguments: Arguments, parts: list[Any]) -> None:
-    """Adds the aliases among the tensors to the signature.
+def _aliases(arguments: Arguments) -> tuple[Any, ...]:
+    """The aliases among the tensors, for the signature.
 
     Views of one tensor share a cell; copy-on-write copies share memory, but no cell.
     """
-    if len(arguments.buffers) > 1:
-        first: dict[int, int] = {}
-        first_of_cell: dict[StorageRef, int] = {}
-        for number, buffer in enumerate(arguments.buffers):
-            earlier = first.setdefault(buffer.base.serial, number)
-            same = first_of_cell.setdefault(arguments.tensors[number]._cell, number)
-            if earlier != number:
-                parts.append((number, earlier, same))
+    if len(arguments.buffers) < 2:
+        return ()
+    found = []
+    first: dict[int, int] = {}
+    first_of_cell: dict[StorageRef, int] = {}
+    for number, buffer in enumerate(arguments.buffers):
+        earlier = first.setdefault(buffer.base.serial, number)
+        same = first_of_cell.setdefault(arguments.tensors[number]._cell, number)
+        if earlier != number:
+            found.append((number, earlier, same))
+    return tuple(found)
 
 
-def _add_reachable(
-    arguments: Arguments, parts: list[Any], reachable: Reachable, exact: bool
-) -> None:
+def _reached(arguments: Arguments, reachable: Reachable, exact: bool) -> tuple[Any, ...]:
     """Notes the tensors in memory that the function can also reach by itself.
 
-    Adds the memory to the signature, or notes that the tensor needs a stand-in.
+    Gives the memory for the signature, or notes that the tensor needs a stand-in.
     """
     serials = [buffer.base.serial for buffer in arguments.buffers]
     taped = {
@@ -383,12 +380,14 @@ def _add_reachable(
         for serial, tensor in zip(serials, arguments.tensors, strict=True)
         if exact or tensor.requires_grad or tensor.grad is not None
     }
+    found = []
     for number, serial in enumerate(serials):
         if serial in reachable:
             if serial in taped:
-                parts.append((number, serial, arguments.tensors[number]._cell in reachable[serial]))
+                found.append((number, serial, arguments.tensors[number]._cell in reachable[serial]))
             else:
                 arguments.closed_over.append(number)
+    return tuple(found)
 
 
 # *** arguments that the function can also reach by itself ***

@@ -58,6 +58,12 @@ class Numbers:
         """The present values of all the numbers, for the signature."""
         return tuple([form(value.read()) for value in self._all()])
 
+    def changes(self, way: Callable[[Any], str | None]) -> list[str]:
+        """The changes since the capture; `way` has the expression for a place or an object."""
+        found = [change for value in self._all() if (change := value.change_by(way)) is not None]
+        changed = [array for array, contents in self.arrays if _contents(array) != contents]
+        return found + [f"{way(array) or 'an array'} has other contents" for array in changed]
+
     def problem(self) -> str | None:
         """The description of a number that has changed; None if none has."""
         for value in self._all():

@@ -10,7 +10,7 @@ from ferrule.base.interrupts import Whole
 from ferrule.base.records import dataclass
 from ferrule.engine.realize import contents_kept
 from ferrule.ir.buffer import Buffer, note_writes
-from ferrule.ir.expr import Variable
+from ferrule.ir.expr import Expr, Variable
 from ferrule.ir.lazy import LazyBuffer
 from ferrule.jit.batch import Batch
 from ferrule.jit.found import FoundInputs
@@ -82,8 +82,9 @@ class Replay:
             [id(e.where.holder) for e in outcome.effects if isinstance(e.where, Place)]
         )
         """The holders of the places that it writes to, by `id()`; the effects keep them alive."""
-        self._var_vals = dict(var_vals)
-        self._objects = objects
+        self.var_vals = dict(var_vals)
+        """The values of the kernels' variables in the captured call."""
+        self.objects = objects
         self._parts = parts
         self.limits = limits or {}
         """The conditions on the values of variables: with other values a replay may be wrong."""
@@ -92,7 +93,12 @@ class Replay:
 
     def takes(self, var_vals: Mapping[Variable, int]) -> bool:
         """True if the limits hold with these values: no view reaches beyond its tensor."""
-        return not self.limits or fit(self.limits, {**self._var_vals, **var_vals})
+        return not self.limits or fit(self.limits, {**self.var_vals, **var_vals})
+
+    def unfit(self, var_vals: Mapping[Variable, int]) -> list[Expr]:
+        """The limits that do not hold with these values: each is negative."""
+        values = {**self.var_vals, **var_vals}
+        return [spare for spare in self.limits if not fit({spare: None}, values)]
 
     def run(
         self, tensors: list[Tensor], buffers: list[Buffer], var_vals: dict[Variable, int]
@@ -110,7 +116,7 @@ class Replay:
     def _run(
         self, tensors: list[Tensor], buffers: list[Buffer], var_vals: dict[Variable, int]
     ) -> Any:
-        values = {**self._var_vals, **var_vals} if var_vals else self._var_vals
+        values = {**self.var_vals, **var_vals} if var_vals else self.var_vals
         outcome = self._outcome
         self.runs += 1
         if self._at_risk is None:

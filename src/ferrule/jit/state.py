@@ -347,19 +347,21 @@ class State:
             for place, child in below(container):
                 self._take(place, child)
             return
-        self.values.append(Value.of(f"the length of {kind}", len, container))
+        self.values.append(Value.from_container(f"the length of {kind}", len, container))
         if isinstance(container, dict):
             self._copy(f"the keys of {kind}", tuple, container)
         children = list(below(container))
         if all(is_plain(child) for _, child in children):
             parts = container.values() if isinstance(container, dict) else container
-            self._copy(kind, tuple, parts)
+            self._copy(kind, tuple, parts, container)
         else:
             for place, child in children:
                 self._take(place, child)
 
-    def _copy(self, name: str, copy: Callable[[Any], Any], container: Collection[Any]) -> None:
-        self.copies.append(Value.of(name, copy, container))
+    def _copy(
+        self, name: str, copy: Callable[[Any], Any], container: Collection[Any], of: Any = None
+    ) -> None:
+        self.copies.append(Value.from_container(name, copy, container, of))
 
     def _look_into_function(self, function: types.FunctionType) -> None:
         self._hold(vars(function))
