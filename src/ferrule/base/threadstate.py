@@ -30,6 +30,7 @@ class ThreadState:
         "evaluated",
         "failures",
         "kept",
+        "lines",
         "modes",
         "nodes",
         "observer",
@@ -64,6 +65,8 @@ class ThreadState:
         """The list that keeps written storages alive; see `storage.keep_written`."""
         self.observer: Any = None
         """The function that each run goes through; see `device/runner.py`."""
+        self.lines: Any = None
+        """In a capture: the lines that its nodes come from; see `device/capture.py`."""
         self.read_guard: Any = None
         """The function that is called before contents go to the host; see `ir/buffer.py`."""
         self.watched_since: int | None = None

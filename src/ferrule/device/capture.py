@@ -89,6 +89,8 @@ class JitItem:
 
     prg: JITRunner
     rawbufs: list[Buffer | None]
+    line: str = ""
+    """The line of the program that asked for the result, as `file:line`."""
 
 
 # *** documented functions of a list of items ***
@@ -260,6 +262,7 @@ class Recorded:
 
     prg: JITRunner
     args: list[Buffer | PlaceHolder]
+    line: str = ""
 
     @staticmethod
     def serial(arg: Buffer | PlaceHolder) -> int:
@@ -308,6 +311,27 @@ def user_location() -> str:
     return "an unknown line" if frame is None else f"{frame.f_code.co_filename}:{frame.f_lineno}"
 
 
+@final
+class Lines:
+    """The lines of the program that the nodes of a captured call come from.
+
+    A node is mostly computed later than it is made, and along with others.
+    """
+
+    def __init__(self) -> None:
+        self._of_node: dict[int, str] = {}
+        self.present = ""
+        """The line of the node that is computed now; empty if it is not known."""
+
+    def note(self, serial: int) -> None:
+        """Notes that the program makes the node with this serial number."""
+        self._of_node[serial] = user_location()
+
+    def begin(self, serial: int | None) -> None:
+        """Notes that the next run computes the node with this serial number."""
+        self.present = "" if serial is None else self._of_node.get(serial, "")
+
+
 def _forbid_reading(buffer: Buffer) -> None:
     raise JitError(
         f"{user_location()}: a tensor's values are read inside a captured function; a replay would "
@@ -343,6 +367,7 @@ class Capture:
     _first_serial: int = 0
     _produced: set[int] = field(default_factory=set)
     _before: tuple[Any, ...] = ()
+    _lines: Lines = field(default_factory=Lines)
 
     def __enter__(self) -> Capture:
         if is_capturing():
@@ -351,6 +376,7 @@ class Capture:
         self._first_serial = newest_serial()
         since = watched_since.set(self._first_serial)
         self._before = observer.set(self._run), read_guard.set(_forbid_reading), since
+        this_thread.state.lines = self._lines
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -358,6 +384,7 @@ class Capture:
         observer.reset(observing)
         read_guard.reset(guarding)
         watched_since.reset(since)
+        this_thread.state.lines = None
 
     def _run(
         self, runner: JITRunner, rawbufs: Sequence[Buffer], var_vals: dict[Variable, int]
@@ -365,7 +392,7 @@ class Capture:
         """Records a run, then runs it; runs that the runner starts itself are not recorded."""
         self._note_values(runner, var_vals)
         args = [self._remember(runner, i, buffer) for i, buffer in enumerate(rawbufs)]
-        self.recorded.append(Recorded(runner, args))
+        self.recorded.append(Recorded(runner, args, self._lines.present or user_location()))
         observing = observer.set(None)
         guarding = read_guard.set(None)
         since = watched_since.set(None)
@@ -431,7 +458,7 @@ class Capture:
         all others share new memory, where their live ranges allow it.
         """
         buffers = shared_buffers(self.recorded, released)
-        return [JitItem(record.prg, _resolved(record, buffers)) for record in self.recorded]
+        return [JitItem(r.prg, _resolved(r, buffers), r.line) for r in self.recorded]
 
 
 def _resolved(record: Recorded, buffers: dict[PlaceHolder, Buffer]) -> list[Buffer | None]:

@@ -90,7 +90,10 @@ def _run_and_commit(schedule: Schedule, runners: Runners, newest: int) -> None:
 
 
 def _run_all(schedule: Schedule, runners: Runners) -> None:
+    lines = this_thread.state.lines
     for step, buffers, values in schedule.runs():
+        if lines is not None:
+            lines.begin(None if step.node is None else schedule.nodes[step.node].serial)
         _runner(step.ast, buffers, runners).exec(buffers, values)
 
 

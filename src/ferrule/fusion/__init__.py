@@ -261,6 +261,8 @@ class _Work:
     slots: list[Slot]
     outputs: int
     var_vals: dict[Variable, int]
+    node: LazyBuffer
+    """The node that is its first output, or that it is a part of."""
 
 
 def _plan(
@@ -301,11 +303,11 @@ def _work(task: Task, reader: Reader, slots: Slots, symbolic: bool, alignment: i
         builder = TreeBuilder(task, reader, slots, symbolic, alignment)
         ast = builder.build()
         outputs = len({slots[root] for root in task.outputs})
-        return _Work(ast, builder.slots, outputs, builder.var_vals)
+        return _Work(ast, builder.slots, outputs, builder.var_vals, task.outputs[0])
     root = task.outputs[0]
     sources = [task.instead.get(source, source) for source in root.srcs]
     ast = LazyOp(root.op, (), root.arg)
-    return _Work(ast, [slots[node] for node in (root, *sources)], 1, {})
+    return _Work(ast, [slots[node] for node in (root, *sources)], 1, {}, root)
 
 
 def _in_parts(work: _Work, target: Target) -> list[_Work]:
@@ -326,7 +328,7 @@ def _in_parts(work: _Work, target: Target) -> list[_Work]:
     works = []
     for ast, outputs in ((first, len(stores)), (second, 1)):
         renumbered, old = numbered(ast)
-        works.append(_Work(renumbered, [slots[number] for number in old], outputs, {}))
+        works.append(_Work(renumbered, [slots[number] for number in old], outputs, {}, work.node))
     return [works[0], *_in_parts(works[1], target)]
 
 
@@ -380,6 +382,7 @@ def _execution_plan(
             tuple([numbers[slot] for slot in work.slots]),
             work.outputs,
             tuple(work.var_vals),
+            number.get(work.node),
         )
         for work in works
     ]

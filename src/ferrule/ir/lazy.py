@@ -481,6 +481,8 @@ def _make(
                 return found
     if srcs:
         note_made(reference)
+        if maker.lines is not None:
+            maker.lines.note(node.serial)
         if len(recent_nodes) > recent_nodes.limit:
             sweep()
     return node

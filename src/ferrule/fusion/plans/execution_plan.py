@@ -46,13 +46,16 @@ class Step:
     places: tuple[int, ...]
     outputs: int
     variables: tuple[Variable, ...]
+    node: int | None = None
+    """The number of the node that is its first output; None if that is none of the graph."""
 
 
 @final
 class Schedule:
     """Kernels to run in order, and the buffers that the nodes have once they have run.
 
-    `buffers` has the memory of each place, `values` the values of each step's variables.
+    `buffers` has the memory of each place, `values` the values of each step's variables, and
+    `nodes` the nodes by their numbers in the plan.
     """
 
     def __init__(
@@ -61,11 +64,13 @@ class Schedule:
         values: Sequence[Mapping[Variable, int]],
         buffers: Sequence[Buffer],
         results: Sequence[tuple[LazyBuffer, Buffer]],
+        nodes: Sequence[LazyBuffer],
     ) -> None:
         self.plan = plan
         self.values = values
         self.buffers = buffers
         self.results = results
+        self.nodes = nodes
 
     def runs(self) -> Iterator[tuple[Step, list[Buffer], Values]]:
         """The steps, the buffers of each, outputs first, and the values of its variables."""
@@ -135,7 +140,7 @@ class ExecutionPlan:
             error.add_note(f"The largest values to be stored: {self._largest()}")
             raise
         results = [(nodes[node], buffers[place]) for node, place in self.results]
-        return Schedule(self, values, buffers, results)
+        return Schedule(self, values, buffers, results, nodes)
 
     def renumbered(self, numbers: Mapping[int, int], nodes: Sequence[LazyBuffer]) -> ExecutionPlan:
         """The plan for a graph in which the `nodes` have other `numbers`, or are missing.
@@ -152,7 +157,11 @@ class ExecutionPlan:
                 table = _memory(place, nodes, place.size)
                 places.append(replace(place, node=None, table=table))
         results = [(numbers[node], place) for node, place in self.results if node in numbers]
-        return replace(self, places=tuple(places), results=tuple(results))
+        steps = [
+            step if step.node is None else replace(step, node=numbers.get(step.node))
+            for step in self.steps
+        ]
+        return replace(self, places=tuple(places), steps=tuple(steps), results=tuple(results))
 
     @cached_property
     def kernels(self) -> dict[str, list[LazyOp]]:

@@ -136,7 +136,10 @@ def to_bytes(plan: ExecutionPlan) -> bytes:
     rows: list[_Row] = [
         (node.op, tuple([numbers[source] for source in node.src]), node.arg) for node in numbers
     ]
-    steps = [(numbers[step.ast], step.ast.key, step.places, step.outputs) for step in plan.steps]
+    steps = [
+        (numbers[step.ast], step.ast.key, step.places, step.outputs, step.node)
+        for step in plan.steps
+    ]
     places = [(p.device, p.dtype, p.size, p.node, p.arena, p.offset, p.whole) for p in plan.places]
     written = io.BytesIO()
     _Writer(written, 5).dump((rows, steps, places, plan.arenas, plan.results))
@@ -151,10 +154,10 @@ def from_bytes(entry: bytes) -> ExecutionPlan:
         for op, sources, arg in rows:
             nodes.append(LazyOp(op, tuple([nodes[source] for source in sources]), arg))
         steps = []
-        for number, key, used, outputs in stored:
+        for number, key, used, outputs, node in stored:
             ast = nodes[number]
             ast.set_key(key)
-            steps.append(Step(ast, used, outputs, ()))
+            steps.append(Step(ast, used, outputs, (), node))
         return ExecutionPlan(
             tuple([Place(*place) for place in places]), arenas, tuple(steps), results
         )
