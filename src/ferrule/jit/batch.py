@@ -30,6 +30,8 @@ class Batch:
         """The graph, if it holds all items."""
         if len(self.items) == 1 and self.items[0] is not items[0]:
             self._graph = self.items[0].prg.__call__
+        self.kinds = [(buffer.device, buffer.size, buffer.dtype) for buffer in inputs]
+        """The device, the number of elements and the dtype of each input."""
         self.input_replace = get_input_replace(self.items, inputs)
         for j, i in self.input_replace:
             self.items[j].rawbufs[i] = None

@@ -11,13 +11,14 @@ from collections import deque
 from collections.abc import Callable, Collection, Iterable
 from contextvars import ContextVar
 from itertools import chain
+from operator import itemgetter
 from typing import Any, Final, final
 
 import numpy as np
 
 from ferrule.jit.places import MISSING, Place
 from ferrule.jit.state import State
-from ferrule.jit.values import Value, form
+from ferrule.jit.values import Value, form, shown
 
 _LARGEST_ARRAY: Final = 1 << 20  # bytes: larger arrays take too long to compare before each replay
 
@@ -57,6 +58,16 @@ class Numbers:
     def key(self) -> tuple[Any, ...]:
         """The present values of all the numbers, for the signature."""
         return tuple([form(value.read()) for value in self._all()])
+
+    def shown(self, way: Callable[[Any], str | None]) -> list[str]:
+        """The numbers that have a name of their own, as `name = value`; see `changes`.
+
+        Those with the shortest names come first.
+        """
+        every = [v for v in self.values if v.name == v.words and not v.name.startswith("__")]
+        found = [(value.named_by(way), value.read()) for value in every]
+        named = sorted([(name.count("."), name, value) for name, value in found], key=itemgetter(0))
+        return [f"{name} = {shown(value)}" for _, name, value in named if value is not MISSING]
 
     def changes(self, way: Callable[[Any], str | None]) -> list[str]:
         """The changes since the capture; `way` has the expression for a place or an object."""

@@ -73,9 +73,9 @@ class Replay:
         """The number of runs."""
         self.last_call = 0
         """The number of the last call that used it, not counting calls on the fast path."""
-        self._packed = packed
-        self._outcome = outcome
-        self._changed = [buffer.base for buffer in changed]
+        self.packed = packed
+        self.outcome = outcome
+        self.changed = [buffer.base for buffer in changed]
         self._writes = bool(changed) or watch.writes_arguments()
         self._leaves_something = self._writes or bool(outcome.effects)
         self.fills = frozenset(
@@ -85,7 +85,7 @@ class Replay:
         self.var_vals = dict(var_vals)
         """The values of the kernels' variables in the captured call."""
         self.objects = objects
-        self._parts = parts
+        self.parts = parts
         self.limits = limits or {}
         """The conditions on the values of variables: with other values a replay may be wrong."""
         self._at_risk = at_risk
@@ -117,7 +117,7 @@ class Replay:
         self, tensors: list[Tensor], buffers: list[Buffer], var_vals: dict[Variable, int]
     ) -> Any:
         values = {**self.var_vals, **var_vals} if var_vals else self.var_vals
-        outcome = self._outcome
+        outcome = self.outcome
         self.runs += 1
         if self._at_risk is None:
             for effect in outcome.effects:
@@ -127,9 +127,9 @@ class Replay:
             buffer, node = value.make(values)
             buffers.append(buffer)
             nodes.append(node)
-        for part in self._parts:
+        for part in self.parts:
             buffers.append(part.take(buffers))
-        packed = self._packed
+        packed = self.packed
         batch = self.batch if packed is None or not packed.are_ready() else packed.batch
         try:
             if self._at_risk is None:
@@ -139,7 +139,7 @@ class Replay:
                     batch.run(buffers, values)
         finally:
             if self._writes:
-                note_writes(self._changed)
+                note_writes(self.changed)
                 note_writes(self.watch.written(buffers))
         for number, edge in outcome.made:
             tensors.append(Tensor._wrap(TracedValue(nodes[number], edge)))

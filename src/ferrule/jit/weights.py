@@ -65,7 +65,7 @@ class PackedWeights:
 
     def __init__(self, batch: Batch, panels: Sequence[_Panels]) -> None:
         self.batch = batch
-        self._panels = panels
+        self.panels = panels
         self._weights = [panel.weight.base for panel in panels]
         self._seen = self._versions()
         """The versions of the weights at the last check."""
@@ -94,7 +94,8 @@ class PackedWeights:
                 form = forms.get(number)
                 copies = [] if form is None else [_panels_of(item, c) for c in form.copies]
                 rawbufs = [*item.rawbufs, *(panel.packed for panel in copies)]
-                packed.append(JitItem(item.prg if form is None else form.runner, rawbufs))
+                runner = item.prg if form is None else form.runner
+                packed.append(JitItem(runner, rawbufs, item.line))
                 panels += [panel for panel in copies if panel not in panels]
         except MemoryError as error:
             if config().DEBUG >= 1:
@@ -113,7 +114,7 @@ class PackedWeights:
         if versions != self._seen or None in versions:
             self._seen = versions
             return False
-        for panel, version in zip(self._panels, versions, strict=True):
+        for panel, version in zip(self.panels, versions, strict=True):
             panel.update(version)
         self._ready = versions
         return True

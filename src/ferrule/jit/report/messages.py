@@ -24,7 +24,9 @@ class Messages:
     """
 
     def __init__(self, name: object) -> None:
-        self._name = name
+        self.name = name
+        self.last_plain = -1, "it was not called"
+        """The number of the last call that ran plainly, and the reason."""
         self._said: set[str] = set()
 
     def captured(self, kernels: int, reasons: Callable[[], Sequence[str]]) -> None:
@@ -34,8 +36,11 @@ class Messages:
             why = _listed(reasons())
             self._print(f"captured again because {why} ({count})" if why else f"captured {count}")
 
-    def plain(self, reason: str, changes: Callable[[], Sequence[str]] | None = None) -> None:
+    def plain(
+        self, call: int, reason: str, changes: Callable[[], Sequence[str]] | None = None
+    ) -> None:
         """A call ran plainly; `changes` gives what differs from the call before."""
+        self.last_plain = call, reason
         if config().DEBUG < 1:
             return
         key = re.sub(r"\d+", "0", reason)  # counters are others in each call
@@ -45,7 +50,7 @@ class Messages:
             self._print(f"run plainly because {reason}" + (f" (changed: {found})" if found else ""))
 
     def _print(self, text: str) -> None:
-        print(f"TinyJit {self._name}: {text}")
+        print(f"TinyJit {self.name}: {text}")
 
 
 def _listed(reasons: Sequence[str]) -> str:

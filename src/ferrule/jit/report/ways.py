@@ -111,6 +111,7 @@ class Ways:
         if _is_foreign(function):
             return
         code, space = function.__code__, function.__globals__
+        self._starts[id(function)] = f"{function.__name__}."
         names = dict.fromkeys(global_names(code))
         self._names |= names.keys()
         if self._space is None:
