@@ -278,3 +278,21 @@ def test_ways_are_the_shortest_expressions() -> None:
     assert ways.to(model.second.weight) == "self.second.weight"
     assert ("self.first.bias", model.first.bias) in ways.tensors
     assert ways.to(object()) is None
+
+
+def test_lines_in_functions_that_this_package_calls_back() -> None:
+    w = tensor(40, 40)
+    layers = nn.Sequential(
+        lambda x: x @ w,  # line: inner
+        lambda x: x @ w,  # line: second inner
+    )
+
+    @TinyJit
+    def both(x: Tensor) -> Tensor:
+        y = layers(x)
+        return y @ w  # line: outer
+
+    for _ in range(3):
+        both(tensor(40, 40))
+    found = [int(one.line.rpartition(":")[2]) for one in both.explain().kernels]
+    assert found == [line_of("inner"), line_of("second inner"), line_of("outer")]

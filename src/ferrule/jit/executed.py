@@ -197,6 +197,8 @@ class _Watch:
         self.thread = get_ident()
         self.paused_by = 0
         """The `id()` of the object that will resume it; 0 if it is not paused."""
+        self.asked_by: FrameType | None = None
+        """The frame of the program that called this package, while it is paused for that call."""
         self.constants: list[Hashable] = []
         self.ran = Executed()
         """All that ran in calls that matter, once the block has ended."""
@@ -208,13 +210,13 @@ class _Watch:
 
     def resume(self) -> None:
         """See what runs from here on."""
-        self.paused_by = 0
+        self.paused_by, self.asked_by = 0, None
         sys.setprofile(self._profile)
 
     def pause(self, by: int) -> None:
         """See nothing that runs from here on, until the object with this `id()` resumes it."""
         sys.setprofile(None)
-        self.paused_by = by
+        self.paused_by, self.asked_by = by, None
 
     def before_garbage(self, phase: str, _: object) -> None:
         """Pause it while garbage is collected: `see` does so when this is called."""
@@ -232,7 +234,7 @@ class _Watch:
         """End all calls that are open."""
         while len(self._calls) > 1:
             self._end(result=self)
-        self._profile = None
+        self._profile = self.asked_by = None
         self.ran = self._calls[0].executed
         self.ran.constants = Counter(self.constants)
 
@@ -271,8 +273,12 @@ class _Watch:
                 return
             call.executed.entered.add(code)
             call.uses_package = True
-            resume = _Resume(self, frame.f_back)
+            caller = frame.f_back
+            resume = _Resume(self, caller)
             self.pause(id(resume))
+            # A frame of this package would keep the one alive that has a `_Resume`.
+            if caller is not None and not _is_trusted(caller.f_code):
+                self.asked_by = caller
             frame.f_trace = resume  # type: ignore[assignment]
         elif event == "return" and len(self._calls) > 1 and not _is_trusted(code):
             self._end(arg)

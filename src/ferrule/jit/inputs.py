@@ -342,13 +342,26 @@ def _tensor_part(tensor: Tensor, arguments: Arguments) -> TensorPart:
     if chain or any([type(size) is not int for size in shape]):
         shape = _unbound(shape, arguments)
         chain = _unbound(chain, arguments)
-    tape = tensor._leaf is not None, value.edge is not None, tensor._detached, hooks_of(tensor)
-    memory = chain, is_copy(tensor, node), buffer.nbytes
     arguments.tensors.append(tensor)
     arguments.buffers.append(buffer)
     # A backward pass in the function adds to an existing gradient.
     gradient = None if tensor._grad is None else _tensor_part(tensor._grad, arguments)
-    return TensorPart((shape, node.dtype, node.device, *tape, *memory, gradient))
+    is_leaf, is_on_tape = tensor._leaf is not None, value.edge is not None
+    return TensorPart(
+        (
+            shape,
+            node.dtype,
+            node.device,
+            is_leaf,
+            is_on_tape,
+            tensor._detached,
+            hooks_of(tensor),
+            chain,
+            is_copy(tensor, node),
+            buffer.nbytes,
+            gradient,
+        )
+    )
 
 
 def _aliases(arguments: Arguments) -> tuple[Any, ...]:
