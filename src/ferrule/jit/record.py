@@ -81,7 +81,10 @@ def capture_call(
     if containers.are_found_twice(state):
         with others_turn():
             result = function(*args, **kwargs)
-        return result, NotReplayable("a container that it is given can be got at in another way")
+        return result, NotReplayable(
+            "a container that it is given can be got at in another way; "
+            "pass it, or let the function find it, but not both"
+        )
     args, kwargs = containers.used
     try:
         noting, written = noting_limits(), keep_written(call.before.last_version)
@@ -95,9 +98,15 @@ def capture_call(
         call.check_stand_ins()
         call.check_code(watch.ran, constants)
         if this_thread.state.failures != failures:
-            raise NotReplayable("something in it raised an error when it was computed")
+            raise NotReplayable(
+                "something in it raised an error when it was computed; "
+                "compute what may raise outside of the function"
+            )
         if this_thread.state.taken != taken or call.capture.uses_others:
-            raise NotReplayable("another thread computed some of it, or wrote to what it reads")
+            raise NotReplayable(
+                "another thread computed some of it, or wrote to what it reads; "
+                "a later call is tried again"
+            )
         replay: Replay | NotReplayable = call.replay_if_there_is_room()
     except NotReplayable as reason:
         replay = reason
@@ -167,7 +176,10 @@ class _Call:
             self.made.restore(place, content)
         # From here on a refusal does no harm: the call has had all effects of the function.
         if containers.have_changed():
-            raise NotReplayable("it puts a tensor of an argument elsewhere, or another one there")
+            raise NotReplayable(
+                "it puts a tensor of an argument elsewhere, or another one there; "
+                "return the tensor, and put it there outside"
+            )
         handles = [leaf for leaf in leaves.values() if isinstance(leaf, Tensor)]
         if any(is_symbolic_view(leaf) and leaf not in before.state for leaf in handles):
             raise NotReplayable(
@@ -208,7 +220,10 @@ class _Call:
         known = content is None or (tensors is not None and None not in found)
         moved = any(isinstance(leaf, Tensor) and leaf in state for leaf in found)
         if not known or moved or not state.knows(place):
-            raise NotReplayable("it moves tensors about in a way that replays cannot follow")
+            raise NotReplayable(
+                "it moves tensors about in a way that replays cannot follow; "
+                "assign a tensor that it computes, or return it"
+            )
         if isinstance(place.holder, Tensor):
             self._watch.add_tensor(place.holder, state)
         template = mapped(content, lambda tensor: leaves.get(id(tensor)))
@@ -322,7 +337,10 @@ class _Call:
         released = alive.keys() - settled
         left = [owner for serial in released for owner in holders.owners(serial)]
         if any(id(owner) not in of_results for owner in left):
-            raise NotReplayable("it leaves a tensor where replays cannot put another")
+            raise NotReplayable(
+                "it leaves a tensor where replays cannot put another; "
+                "return it, or assign it to an attribute that it had before"
+            )
         return released
 
     def _alive(self) -> dict[int, Buffer]:
@@ -362,14 +380,20 @@ class _Call:
             written, read = record.written(), record.read()
             if not written & settled:
                 if read & changing:
-                    raise NotReplayable("it reads a copy, made for others, of what it writes to")
+                    raise NotReplayable(
+                        "it reads a copy, made for others, of what it writes to; "
+                        "take the copy by clone().realize() before the call"
+                    )
                 yield record
             elif written <= settled and not written & done:
                 done |= written
                 if read & (changing | self.capture.updated.keys()):
                     changing |= written
             else:
-                raise NotReplayable("it computes a tensor from before the call along with others")
+                raise NotReplayable(
+                    "it computes a tensor from before the call along with others; "
+                    "realize() it before the call"
+                )
 
     def _parts_outside(self) -> list[Buffer]:
         """The buffers in used memory, which may be slices of it."""
@@ -462,7 +486,10 @@ class _Call:
                 cell.settle()
         if written:
             realize([cell.value.node for cell in written])
-            raise NotReplayable("it writes to a constant from before the call, now in memory")
+            raise NotReplayable(
+                "it writes to a constant from before the call, now in memory, "
+                "so that the next call is captured"
+            )
         for cell in cells:
             self._watch.add_constant(cell)
 
@@ -470,14 +497,17 @@ class _Call:
         for tensor, buffer in zip(self.arguments.tensors, self.arguments.buffers, strict=True):
             place = follow(self.before.stand_ins.get(tensor, tensor).lazydata)
             if place is None or place[0] is not buffer:
-                raise NotReplayable("it moves an argument to other memory")
+                raise NotReplayable(
+                    "it moves an argument to other memory; write to it with assign instead"
+                )
 
     def _check_written(self) -> None:
         """Raises `NotReplayable` if written memory has moved: replays write to the old place."""
         memories = [storage.node.realized for storage in self.written]
         if any(memory is None or self.capture.is_new(memory) for memory in memories):
             raise NotReplayable(
-                "what it writes to is in other memory afterwards, or another thread writes to it"
+                "what it writes to is in other memory afterwards, or another thread writes to it; "
+                "write with assign, and in one thread at a time"
             )
 
     def check_code(self, ran: Executed, constants: Counter[Hashable]) -> None:
@@ -490,31 +520,44 @@ class _Call:
             self._check_numbers()
             if not self.later.adds_to(state):
                 raise NotReplayable(
-                    "it ran other code than the calls before, which may have changed what it read"
+                    "it ran other code than the calls before, which may have changed what it read; "
+                    "a later call is tried again"
                 )
             self.before.numbers, state = Numbers(self.later), self.later
         if ran.reads_clock and ran.constants != constants:
             raise NotReplayable(
                 "it asks for the time, or the like, and computes with other numbers than the call "
-                "before"
+                "before; pass them as tensors"
             )
         for line in ran.unseen:
             raise NotReplayable(
                 f"it handles an error of ferrule's, and what it ran before {line} could not be seen"
+                "; handle it outside of the function"
             )
         for name, kind in state.opaque.items():
-            raise NotReplayable(f"it may use {name!r}, a {kind}, whose state cannot be compared")
+            raise NotReplayable(
+                f"it may use {name!r}, a {kind}, whose state cannot be compared; "
+                "pass what it needs of that as an argument"
+            )
         for name, line in ran.impure.items():
-            raise NotReplayable(f"it calls {name}, which may give another result each time: {line}")
+            raise NotReplayable(
+                f"it calls {name} at {line}, which may give another result each time; "
+                "pass the result as an argument, a number that changes as a tensor"
+            )
 
     def _check_numbers(self) -> None:
         numbers = self.before.numbers
         changed = numbers.problem()
         if changed is not None:
-            raise NotReplayable(f"it changes what it reads besides tensors: {changed}")
+            raise NotReplayable(
+                f"it changes what it reads besides tensors: {changed}; "
+                "keep it in a tensor, or pass it as one"
+            )
         for place, child in numbers.path:
             if place.get() is not child:
-                raise NotReplayable(f"it replaces {place.key!r}, which it reads")
+                raise NotReplayable(
+                    f"it replaces {place.key!r}, which it reads; replace it outside of the function"
+                )
         if numbers.has_large_arrays and self._host_data():
             raise NotReplayable(
                 "it reads data of the host, perhaps from an array outside that is too large to be "
@@ -536,7 +579,10 @@ class _Call:
                 found = [InputPart.of(arg, buffer, number) for number, buffer in given]
                 parts = [part for part in found if part is not None]
                 if not parts:
-                    raise NotReplayable("a kernel uses memory that an argument is in, beside it")
+                    raise NotReplayable(
+                        "a kernel uses memory that an argument is in, beside it; "
+                        "pass a copy of it, or all of that memory"
+                    )
                 self._parts[arg] = parts[0]
         self._find_parts_of_results()
 
