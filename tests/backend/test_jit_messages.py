@@ -16,7 +16,7 @@ from ferrule.ir.lazyop import MovementOps
 from ferrule.jit import TinyJit
 from ferrule.jit.inputs import read_arguments
 from ferrule.jit.numbers import form
-from ferrule.jit.signature import Parameters, Part, Signature, TensorPart, shown
+from ferrule.jit.report.signature import Parameters, Part, Signature, TensorPart, shown
 from ferrule.tensor import Tensor
 
 RATE = 1.0

@@ -45,8 +45,8 @@ from ferrule.jit.numbers import Numbers
 from ferrule.jit.record import NotReplayable, capture_call
 from ferrule.jit.replay import Replay
 from ferrule.jit.report.messages import Messages, changes, failure, out_of_range
+from ferrule.jit.report.signature import CallKey
 from ferrule.jit.results import tensors_in
-from ferrule.jit.signature import CallKey
 from ferrule.jit.state import State
 from ferrule.tensor import Tensor
 from ferrule.tensor.cell import StorageRef

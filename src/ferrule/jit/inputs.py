@@ -33,7 +33,7 @@ from ferrule.ir.shape.view import View
 from ferrule.ir.storage import Storage
 from ferrule.jit.hooks import hooks_of
 from ferrule.jit.places import attributes, is_plain
-from ferrule.jit.signature import (
+from ferrule.jit.report.signature import (
     ArrayPart,
     DictPart,
     ListPart,

@@ -1,1 +1,1 @@
-"""Text for the user about captured functions: why calls were captured, and what replays run."""
+"""Words for captured functions: what calls are told apart by, and what their replays run."""

@@ -25,8 +25,8 @@ from ferrule.jit.inputs import memory_serial
 from ferrule.jit.replay import Replay
 from ferrule.jit.report.limits import bandwidth, peak
 from ferrule.jit.report.messages import changes, way_to_spot, ways_of
+from ferrule.jit.report.signature import Parameters, Signature, shown, tensors_below
 from ferrule.jit.report.ways import Ways
-from ferrule.jit.signature import Parameters, Signature, shown, tensors_below
 
 _MIN_ROUNDS: Final = 3
 _MAX_ROUNDS: Final = 50

@@ -10,8 +10,8 @@ from ferrule.base.config import config
 from ferrule.ir.expr import Variable
 from ferrule.jit.places import Place
 from ferrule.jit.replay import Replay
+from ferrule.jit.report.signature import Parameters, Signature, objects_below
 from ferrule.jit.report.ways import Ways
-from ferrule.jit.signature import Parameters, Signature, objects_below
 
 _MAX_CHANGES = 3  # differences in one line
 
