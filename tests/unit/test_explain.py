@@ -188,11 +188,12 @@ def test_a_function_that_runs_plainly_says_why() -> None:
         held[0] += 1
         return x * held[0]
 
-    for _ in range(3):
-        counting(tensor(3))
-    text = counting.explain()
-    assert text.startswith("TinyJit counting: the last call ran plainly because ")
-    assert "was (3,), and is (4,)" in text
+    for calls in (3, 5):
+        for _ in range(calls):
+            counting(tensor(3))
+        text = counting.explain()
+        assert text.startswith("TinyJit counting: the last call ran plainly because ")
+        assert "it changes what it reads besides tensors: a list was (" in text
 
 
 def test_the_last_call_ran_plainly_and_another_has_a_replay() -> None:
@@ -204,6 +205,7 @@ def test_the_last_call_ran_plainly_and_another_has_a_replay() -> None:
         scaled(tensor(3), float(factor))
     text = scaled.explain()
     assert text.startswith("TinyJit scaled: the last call ran plainly because 8 replays")
+    assert "; the last replay: 1 kernel, " in text
     assert "\nanother replay, used 0 times: factor " in text
     assert len(text.kernels) == 1
 

@@ -160,6 +160,8 @@ class TinyJit(Generic[ReturnType]):
         """The code that its calls ran."""
         self._refusals = 0
         """The number of captures in a row that gave no replay, or one that was never used."""
+        self._refusal = ""
+        """The reason for the last of these."""
         self._seen: OrderedDict[tuple[Any, ...], int] = OrderedDict()
         """The last call with each signature that is captured only if it comes again."""
         self._messages = Messages(getattr(self, "__name__", self.fxn))
@@ -210,6 +212,8 @@ class TinyJit(Generic[ReturnType]):
                 title += f": the last call ran plainly because {reason}"
             if replay is None:
                 return Explanation(title)
+            if call == self.cnt - 1:
+                title += "; the last replay"
             others = {other: one for other, one in self._replays.items() if one is not replay}
             return explained(title, replay, key, others, function)
 
@@ -305,6 +309,7 @@ class TinyJit(Generic[ReturnType]):
             del self._replays[arguments.key]
             if replay.runs == 0:
                 self._refusals += 1
+                self._refusal = problem
         hopeless = self._reason_to_wait(arguments)
         if hopeless is not None:
             self._messages.plain(self.cnt, hopeless, lambda: self._changes(arguments, function))
@@ -388,7 +393,7 @@ class TinyJit(Generic[ReturnType]):
         """The reason why a capture would most likely never be replayed; None if it may be."""
         if self._refusals >= _MOST_REFUSALS:
             is_attempt = self.cnt % _CALLS_BETWEEN_ATTEMPTS == 0
-            return None if is_attempt else _ALL_IN_VAIN
+            return None if is_attempt else f"{_ALL_IN_VAIN}; the last one because {self._refusal}"
         has_room = len(self._replays) < _MOST_REPLAYS
         if has_room and sum([r.runs == 0 for r in self._replays.values()]) < _MOST_UNUSED:
             return None
@@ -428,7 +433,8 @@ class TinyJit(Generic[ReturnType]):
         )
         if isinstance(replay, NotReplayable):
             self._refusals += 1
-            self._messages.plain(self.cnt, str(replay))
+            self._refusal = str(replay)
+            self._messages.plain(self.cnt, self._refusal)
             return result
         self._writes_arguments |= replay.watch.writes_arguments()
         self._outside[arguments.key] = replay.numbers, replay.found
