@@ -206,7 +206,7 @@ def test_the_last_call_ran_plainly_and_another_has_a_replay() -> None:
     text = scaled.explain()
     assert text.startswith("TinyJit scaled: the last call ran plainly because 8 replays")
     assert "; the last replay: 1 kernel, " in text
-    assert "\nanother replay, used 0 times: factor " in text
+    assert "\nanother replay (uses: 0) differs in factor 2.0 -> 8.0" in text
     assert len(text.kernels) == 1
 
 
@@ -298,3 +298,19 @@ def test_lines_in_functions_that_this_package_calls_back() -> None:
         both(tensor(40, 40))
     found = [int(one.line.rpartition(":")[2]) for one in both.explain().kernels]
     assert found == [line_of("inner"), line_of("second inner"), line_of("outer")]
+
+
+def test_other_replays_are_told_apart_by_what_differs() -> None:
+    model = Model()
+    for scale in (2.0, 3.0):
+        model.scale = scale
+        for _ in range(3):
+            model.step(tensor(8, 20), tensor(8, 5))
+    for _ in range(3):
+        model.step(tensor(4, 20), tensor(4, 5))
+    text = model.step.explain()
+    for uses in (1, 2):
+        assert f"another replay (uses: {uses}) differs in x.shape (8, 20) -> (4, 20), " in text
+    model.step(tensor(8, 20), tensor(8, 5))
+    text = model.step.explain()
+    assert "another replay (uses: 1) differs in self.scale 2.0 -> 3.0" in text

@@ -24,7 +24,7 @@ from ferrule.jit.batch import Batch
 from ferrule.jit.inputs import memory_serial
 from ferrule.jit.replay import Replay
 from ferrule.jit.report.limits import bandwidth, peak
-from ferrule.jit.report.messages import changes, way_to_spot, ways_of
+from ferrule.jit.report.messages import way_to_spot, ways_of
 from ferrule.jit.report.signature import Parameters, Signature, shown, tensors_below
 from ferrule.jit.report.ways import Ways
 
@@ -96,8 +96,9 @@ def explained(
         ]
     lines = [*_table(title, kernels), "", *_summary(operands)]
     for other, one in others.items():
-        found = _listed(changes(key, other, replay, function)) or "numbers, gradients or states"
-        lines.append(f"another replay, used {one.runs} times: {found}")
+        found = other[0].changes(key[0], Parameters(function))
+        found = found or one.numbers.changes(operands.ways.to) or ["gradients or states"]
+        lines.append(f"another replay (uses: {one.runs}) differs in {_listed(found)}")
     text = Explanation("\n".join(lines))
     text.kernels = tuple(kernels)
     return text
