@@ -286,7 +286,7 @@ class TinyJit(Generic[ReturnType]):
         self, function: Callable[..., ReturnType], args: Sequence[Any], kwargs: Mapping[str, Any]
     ) -> ReturnType:
         with turn:
-            arguments, replay = self._matching(function, args, kwargs)
+            arguments, replay, obstacle = self._matching(function, args, kwargs)
             problem = is_out_of_range = None
             if replay is not None:
                 tensors, buffers = arguments.tensors, arguments.buffers
@@ -302,7 +302,7 @@ class TinyJit(Generic[ReturnType]):
         if replay is not None and is_out_of_range:
             self._messages.plain(self.cnt, out_of_range(replay, arguments.var_vals))
             return self._run(function, args, kwargs)  # raises the error for the value out of range
-        reasons: list[str] = []
+        reasons = [obstacle] if obstacle else []
         if replay is not None and problem is not None:
             if config().DEBUG >= 1:
                 reasons = failure(problem, replay, arguments.key, function)
@@ -319,8 +319,12 @@ class TinyJit(Generic[ReturnType]):
 
     def _matching(
         self, function: Callable[..., ReturnType], args: Sequence[Any], kwargs: Mapping[str, Any]
-    ) -> tuple[Arguments, Replay | None]:
-        """The arguments in the form that replays take, and the replay for them, if there is one."""
+    ) -> tuple[Arguments, Replay | None, str]:
+        """The arguments in the form that replays take, and the replay for them, if there is one.
+
+        The text is the reason why there is none in spite of its signature.
+        """
+        obstacle = ""
         arguments = self._read(args, kwargs)
         replay = self._find(arguments)
         if replay is None and self._has_other_parts(args, kwargs):
@@ -331,10 +335,12 @@ class TinyJit(Generic[ReturnType]):
             arguments, _ = self._read_anew(function, args, kwargs)
             replay = self._find(arguments)
             if replay is not None and replay.watch.overlaps(arguments.buffers):
-                replay = None  # a gradient shares memory with another tensor that the function uses
+                replay = None
+                obstacle = "a gradient shares memory with another tensor that the function uses"
         if replay is not None and not replay.fills.isdisjoint(held_in([*args, kwargs])):
-            replay = None  # an argument is a container that the replay itself writes to
-        return arguments, replay
+            replay = None
+            obstacle = "an argument is a container that the function also fills by itself"
+        return arguments, replay, obstacle
 
     def _find(self, arguments: Arguments) -> Replay | None:
         """The replay of a call with these arguments, if there is one.
