@@ -1,5 +1,6 @@
 """`TinyJit.explain`: what a replay runs, with names, lines, times and memory."""
 
+import weakref
 from pathlib import Path
 from typing import Any
 
@@ -314,3 +315,19 @@ def test_other_replays_are_told_apart_by_what_differs() -> None:
     model.step(tensor(8, 20), tensor(8, 5))
     text = model.step.explain()
     assert "another replay (uses: 1) differs in self.scale 2.0 -> 3.0" in text
+
+
+def test_ways_run_no_code_of_the_objects_that_they_lead_to() -> None:
+    class Odd:
+        @property
+        def __class__(self) -> type:  # type: ignore[override]
+            raise RuntimeError("code of the object")
+
+        def __getattr__(self, name: str) -> object:
+            raise RuntimeError("code of the object")
+
+    odd, gone, model = Odd(), weakref.proxy(Odd()), Model()
+    held = {"odd": [odd], "gone": gone, "model": model}
+    ways = Ways(lambda: held)
+    assert ways.to(odd) == "held['odd'][0]"
+    assert ways.to(model.first.weight) == "held['model'].first.weight"

@@ -49,13 +49,14 @@ class Ways:
             name, value = waiting.popleft()
             if id(value) not in self._of_object and not is_plain(value):
                 self._of_object[id(value)] = name, value
-                if isinstance(value, Tensor):
+                if issubclass(type(value), Tensor):
                     self.tensors.append((name, value))
-                waiting += self._below(name, value)
+                if type(value) not in weakref.ProxyTypes:
+                    waiting += self._below(name, value)
 
     def to(self, value: Any) -> str | None:
         """The way to an object, or to the content of a place; None if there is none."""
-        if not isinstance(value, Place):
+        if type(value) is not Place:
             found = self._of_object.get(id(value))
             return None if found is None else found[0]
         start = self._starts.get(id(value.holder))
@@ -63,46 +64,47 @@ class Ways:
 
     def _below(self, name: str, value: Any) -> Found:
         """The objects that a value refers to."""
-        if isinstance(value, dict):
+        kind = type(value)  # `value.__class__` may run the object's own code
+        if issubclass(kind, dict):
             yield from self._parts(value, f"{name}[", value.items())
-        elif isinstance(value, list | deque):
+        elif issubclass(kind, list | deque):
             yield from self._parts(value, f"{name}[", enumerate(value))
-        elif isinstance(value, tuple):
+        elif issubclass(kind, tuple):
             yield from [(f"{name}[{number}]", child) for number, child in enumerate(value)]
-        elif isinstance(value, set | frozenset):
+        elif issubclass(kind, set | frozenset):
             yield from [(name, child) for child in value]
-        elif isinstance(value, types.FunctionType):
+        elif issubclass(kind, types.FunctionType):
             yield from self._below_function(value)
-        elif isinstance(value, types.MethodType):
+        elif issubclass(kind, types.MethodType):
             yield from [(_owner(name, value), value.__self__), (name, value.__func__)]
-        elif isinstance(value, functools.partial):
+        elif issubclass(kind, functools.partial):
             parts = (name, value.func), (f"{name}.args", value.args)
             yield from (*parts, (f"{name}.keywords", value.keywords))
-        elif isinstance(value, types.ModuleType):
+        elif issubclass(kind, types.ModuleType):
             if not _is_foreign(value):
                 members = [(key, child) for key, child in [*vars(value).items()]]
                 named = [(key, child) for key, child in members if key in self._names]
                 yield from self._parts(vars(value), f"{name}.", named)
-        elif isinstance(value, type):
+        elif issubclass(kind, type):
             if not _is_foreign(value):
                 yield from self._parts(value, f"{name}.", [*vars(value).items()])
                 yield from [(base.__name__, base) for base in value.__bases__]
-        elif isinstance(value, ContextVar):
+        elif issubclass(kind, ContextVar):
             yield from self._parts(value, name, [("get()", value.get(None))])
-        elif isinstance(value, weakref.ref):
+        elif issubclass(kind, weakref.ref):
             yield name, value()
-        elif not isinstance(value, _WITHOUT_PARTS):
+        elif not issubclass(kind, _WITHOUT_PARTS):
             yield from self._below_object(name, value)
 
     def _below_object(self, name: str, value: Any) -> Found:
         own = attributes(value)
-        inside = own.get("__wrapped__") or _described(value)
+        inside = own["__wrapped__"] if "__wrapped__" in own else _described(value)
         if inside is not None:  # a wrapper, such as another captured function
             yield name, inside
             return
         yield from self._parts(own, f"{name}.", [*own.items()])
         fixed = [(place.key, child) for place, child in slots(value)]
-        if isinstance(value, Tensor):
+        if issubclass(type(value), Tensor):
             fixed = [("grad", value.grad)]
         yield from self._parts(value, f"{name}.", fixed)
         yield type(value).__name__, type(value)
@@ -143,11 +145,12 @@ def _owner(name: str, method: types.MethodType) -> str:
 
 def _described(value: Any) -> Any:
     """The function of a descriptor; None for other objects."""
-    if isinstance(value, staticmethod | classmethod):
+    kind = type(value)
+    if issubclass(kind, staticmethod | classmethod):
         return value.__func__
-    if isinstance(value, property):
+    if issubclass(kind, property):
         return value.fget
-    return value.func if isinstance(value, functools.cached_property) else None
+    return value.func if issubclass(kind, functools.cached_property) else None
 
 
 def _is_foreign(value: Any) -> bool:
