@@ -41,6 +41,8 @@ class Allocator:
     copies inside the device and between devices of this kind, without the host.
     """
 
+    __slots__ = ()
+
     def alloc(self, size: int) -> Any:
         """`size` bytes of memory.
 
@@ -518,6 +520,39 @@ class Buffer:
         buffer._exports = 1
         buffer.filled = True
         return buffer
+
+
+@final
+class Salvage(Allocator):
+    """Moves the memory of a buffer to a new one when nothing refers to the buffer any more.
+
+    The contents stay as they are. The memory is freed with the new buffer.
+    """
+
+    __slots__ = ("_allocator", "_device", "_dtype", "_size", "buffer")
+
+    def __init__(self, old: Buffer, allocator: Allocator) -> None:
+        self._allocator = allocator
+        self._device = old.device
+        self._size = old.size
+        self._dtype = old.dtype
+        self.buffer: Buffer | None = None
+        """The new buffer; None while something refers to the old one."""
+        old._allocator = self
+
+    @staticmethod
+    def of(old: Buffer) -> Salvage | None:
+        """The one of this buffer; None if the buffer does not own its memory."""
+        allocator = old._allocator
+        if type(allocator) is Salvage:
+            return allocator
+        return None if allocator is None else Salvage(old, allocator)
+
+    def free(self, opaque: Any, size: int) -> None:
+        """Take the memory of the old buffer."""
+        self.buffer = buffer = Buffer(self._device, self._size, self._dtype, opaque)
+        buffer._allocator = self._allocator
+        GlobalCounters.mem_used += size
 
 
 def note_writes(buffers: Iterable[Buffer]) -> None:

@@ -301,6 +301,7 @@ class _Call:
             parts=list(self._parts.values()),
             limits=self.limits,
             at_risk=self._at_risk(changed),
+            gradients=self.made.outcome.gradients(len(self.arguments.tensors)),
         )
 
     def _at_risk(self, changed: Sequence[Buffer]) -> AtRisk | None:

@@ -18,6 +18,7 @@ from ferrule.jit.guards import Watch
 from ferrule.jit.inputs import InputPart
 from ferrule.jit.numbers import Numbers
 from ferrule.jit.places import Place
+from ferrule.jit.replaced import ReplacedGradients
 from ferrule.jit.results import Outcome, build_result
 from ferrule.jit.weights import PackedWeights
 from ferrule.tensor import Tensor
@@ -63,6 +64,7 @@ class Replay:
         parts: Sequence[InputPart] = (),
         limits: Limits | None = None,
         at_risk: AtRisk | None = None,
+        gradients: Sequence[tuple[int | Tensor, int]] = (),
     ) -> None:
         self.batch = batch
         self.watch = watch
@@ -90,6 +92,9 @@ class Replay:
         """The conditions on the values of variables: with other values a replay may be wrong."""
         self._at_risk = at_risk
         """None if no run may raise."""
+        self._gradients = gradients if at_risk is None else ()
+        """The tensors whose gradients are dropped before the new ones, values by number, need
+        memory. The tensors are arguments, by number, or others."""
 
     def takes(self, var_vals: Mapping[Variable, int]) -> bool:
         """True if the limits hold with these values: no view reaches beyond its tensor."""
@@ -119,14 +124,14 @@ class Replay:
         values = {**self.var_vals, **var_vals} if var_vals else self.var_vals
         outcome = self.outcome
         self.runs += 1
-        if self._at_risk is None:
-            for effect in outcome.effects:
-                effect.let_go(tensors)
-        nodes: list[LazyBuffer] = []
-        for value in outcome.fresh:
-            buffer, node = value.make(values)
-            buffers.append(buffer)
-            nodes.append(node)
+        if self._gradients:
+            nodes = self._in_old_memory(tensors, buffers, values)
+        else:
+            nodes = []
+            for value in outcome.fresh:
+                buffer, node = value.make(values)
+                buffers.append(buffer)
+                nodes.append(node)
         for part in self.parts:
             buffers.append(part.take(buffers))
         packed = self.packed
@@ -150,3 +155,23 @@ class Replay:
         for effect in outcome.effects:
             effect.apply(tensors)
         return build_result(outcome.template, tensors)
+
+    def _in_old_memory(
+        self, tensors: list[Tensor], buffers: list[Buffer], values: Mapping[Variable, int]
+    ) -> list[LazyBuffer]:
+        """Memory for all values, that of the gradients which they replace where nobody uses it.
+
+        Appends it to `buffers`, and returns the nodes.
+        """
+        replaced = ReplacedGradients(
+            [(tensors[one] if isinstance(one, int) else one, n) for one, n in self._gradients]
+        )
+        try:
+            memory = replaced.memory()
+            fresh = enumerate(self.outcome.fresh)
+            made = [value.make(values, memory.get(number)) for number, value in fresh]
+        except BaseException:
+            replaced.put_back()
+            raise
+        buffers += [buffer for buffer, _ in made]
+        return [node for _, node in made]

@@ -79,18 +79,6 @@ class Effect:
     leaf: Any
     """A `Leaf`, or a tuple of them."""
 
-    def let_go(self, given: Sequence[Tensor]) -> None:
-        """Drops a gradient that the replay replaces, so that its memory can be used again.
-
-        The replay does not read it: a function that replaces what it reads is not replayed.
-        """
-        where = self.where
-        if isinstance(where, int):
-            if where < len(given):
-                given[where].grad = None
-        elif isinstance(where.holder, Tensor):
-            where.holder.grad = None
-
     def apply(self, tensors: Sequence[Tensor]) -> None:
         """Puts the replay's own tensor there."""
         where = self.where
@@ -122,11 +110,21 @@ class Fresh:
         """Memory for the value."""
         return Buffer(self.device, self.size, self.dtype)
 
-    def make(self, var_vals: Mapping[Variable, int]) -> tuple[Buffer, LazyBuffer]:
-        """New memory, and a node for the value to be computed there."""
-        buffer = Buffer(self.device, self.size, self.dtype)
+    def make(
+        self, var_vals: Mapping[Variable, int], memory: Buffer | None = None
+    ) -> tuple[Buffer, LazyBuffer]:
+        """Memory, and a node for the value to be computed there.
+
+        This `memory` is taken if it fits.
+        """
+        if memory is None or (
+            memory.size != self.size
+            or memory.dtype is not self.dtype
+            or memory.device != self.device
+        ):
+            memory = Buffer(self.device, self.size, self.dtype)
         shape = with_values(self.shape, var_vals) if self.symbolic else self.shape
-        return buffer, LazyBuffer.in_buffer(buffer, shape)
+        return memory, LazyBuffer.in_buffer(memory, shape)
 
 
 def _refuse(grad: TracedValue, entry: GradNode) -> tuple[TracedValue | None, ...]:
@@ -167,3 +165,19 @@ class Outcome:
     template: Any = None
     """The result, with a `Leaf` in the place of each tensor."""
     effects: list[Effect] = field(default_factory=list)
+
+    def gradients(self, given: int) -> list[tuple[int | Tensor, int]]:
+        """The gradients that replays set on tensors from before the call, with the values' numbers.
+
+        Each such tensor is given, by number, or as it is. `given` is the number of the tensors
+        that are given. Replays do not read the old gradients: a function that replaces what it
+        reads is not replayed.
+        """
+        found: list[tuple[int | Tensor, int]] = []
+        for effect in self.effects:
+            where, leaf = effect.where, effect.leaf
+            holder = where.holder if isinstance(where, Place) else where
+            is_made = isinstance(leaf, int) and 0 <= leaf - given < len(self.made)
+            if is_made and (isinstance(holder, Tensor) or (type(holder) is int and holder < given)):
+                found.append((holder, self.made[leaf - given][0]))
+        return found
