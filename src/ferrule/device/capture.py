@@ -375,6 +375,9 @@ class Capture:
     uses_others: bool = False
     """True if a run used memory that another thread wrote to during the block."""
 
+    lacking: str | None = None
+    """The text of the error if there was no room for a copy that only replays need."""
+
     _first_serial: int = 0
     _produced: set[int] = field(default_factory=set)
     _before: tuple[Any, ...] = ()
@@ -444,7 +447,10 @@ class Capture:
             self.uses_others = True
         if writes and base.serial not in self._produced:
             if base.filled:
-                self._record_filling(base)
+                try:
+                    self._record_filling(base)
+                except MemoryError as error:
+                    self.lacking = str(error)  # the run itself needs no copy
             self._produced.add(base.serial)
         # Memory that only the host has written to is a constant of the captured function.
         return PlaceHolder(buffer) if base.serial in self._produced else buffer

@@ -55,10 +55,15 @@ def manual_seed(seed: int = 0) -> None:
     """
     global _seed
     with turn:
-        _seed = seed
-        for device, storage in _states.items():
-            storage.write(_initial(device, seed))
-        realize([storage.node for storage in _states.values()])
+        started = [(storage, _initial(device, seed)) for device, storage in _states.items()]
+        for storage, start in started:
+            storage.write(start)
+        before, _seed = _seed, seed
+        try:
+            realize([storage.node for storage, _ in started])
+        except Exception:
+            _seed = before  # the streams are where they were, too
+            raise
 
 
 def stream_of(device: str) -> LazyBuffer:

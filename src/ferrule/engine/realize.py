@@ -192,12 +192,15 @@ def _withdraw(nodes: Sequence[LazyBuffer]) -> None:
     failed = {node.serial for node in nodes}
     written = [storage for storage in storages if storage.node.serial in failed]
     others = failed.difference([storage.node.serial for storage in written])
-    if state.undoable is not None or not (others and _are_done(written)):
+    block = state.undoable
+    if block is not None or not (others and _are_done(written)):
         withdrawn: set[int] = set()
         for storage in written:
             _take_back(storage, withdrawn)
         while any([_take_back_if_made_of(storage, withdrawn) for storage in storages]):
             pass
+    if block is not None:  # which withdraws all of its writes, the earlier ones as well
+        storages = [storage for storage in storages if storage not in block]
     below = _below(nodes)
     settle_or_withdraw([storage for storage in storages if storage.node.serial in below])
 

@@ -134,8 +134,8 @@ class Storage:
         return True
 
     def withdraw_since(self, serial: int) -> None:
-        """Withdraw versions that are not in memory, until the one with `serial` is in force."""
-        while self.node.serial != serial and self.withdraw():
+        """Withdraw versions above this serial number that are not in memory."""
+        while self.node.serial > serial and self.withdraw():
             pass
 
     def _before(self) -> LazyBuffer | None:
@@ -147,12 +147,13 @@ class Storage:
             is_new = old.op is LoadOps.EMPTY and old.realized is None and old.owner is None
             if not is_new:  # or else this is the first version in memory, of the same contents
                 return old
-        while self.earlier:
-            earlier = self.earlier.pop()
-            found = earlier() if isinstance(earlier, weakref.ref) else earlier
-            if found is not None:
-                return found
-        return None
+        if not self.earlier:
+            return None
+        earlier = self.earlier[-1]
+        found = earlier() if isinstance(earlier, weakref.ref) else earlier
+        if found is not None:  # or else nobody knows it any more; those before it are no answer
+            self.earlier.pop()
+        return found
 
     def settle(self) -> None:
         """Give the present version memory of its own, to which later versions are written."""

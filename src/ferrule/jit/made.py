@@ -38,6 +38,8 @@ class Made:
         """The cells, by `id()`, of the tensors of the outcome that replays make anew."""
         self.same: list[StorageRef] = []
         """The cells from before the call that are part of its outcome."""
+        self.lacking: str | None = None
+        """The text of the error if there was no room for a copy that only replays need."""
         self._left: list[weakref.ref[StorageRef]] = []
         """The cells of all tensors of the outcome."""
 
@@ -107,9 +109,12 @@ class Made:
         fresh = Fresh.like(node)
         is_new = node.serial > self._before.last_node and self._capture.is_produced(buffer)
         if not is_new or buffer.base is not buffer:
-            source, buffer = buffer, fresh.allocate()
-            copy = BufferCopy(buffer.device, buffer.nbytes, source.device)
-            copy.exec([buffer, source])
+            try:
+                source, buffer = buffer, fresh.allocate()
+                copy = BufferCopy(buffer.device, buffer.nbytes, source.device)
+                copy.exec([buffer, source])
+            except MemoryError as error:
+                self.lacking = str(error)  # the call itself has had all of its effects
         self.outcome.fresh.append(fresh)
         self.buffers.append(buffer)
         return len(self.buffers) - 1

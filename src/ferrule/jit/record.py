@@ -16,13 +16,13 @@ import weakref
 from collections import Counter
 from collections.abc import Callable, Collection, Hashable, Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager
-from typing import Any, final
+from typing import Any, TypeAlias, final
 
 from ferrule.autograd.backward import Passed, note_passed
 from ferrule.autograd.iota import is_numbers
 from ferrule.base.containers import mapped
 from ferrule.base.threadstate import this_thread
-from ferrule.device import BufferCopy
+from ferrule.device import BufferCopy, CompileError
 from ferrule.device.capture import Capture, JitError, PlaceHolder, Recorded, user_location
 from ferrule.engine.realize import others_turn, realize
 from ferrule.ir.buffer import Buffer
@@ -49,7 +49,7 @@ from ferrule.jit.results import (
 from ferrule.jit.state import State
 from ferrule.jit.weights import PackedWeights
 from ferrule.tensor import Tensor
-from ferrule.tensor.cell import StorageRef
+from ferrule.tensor.cell import StorageRef, writes_together
 from ferrule.tensor.limits import Limits, noting_limits
 
 
@@ -139,6 +139,8 @@ class _Call:
         recorded; but it matters in a call with that tensor as an argument. Other storages may be
         freed: the old gradients of a training step are as large as the parameters.
         """
+        self._states = [(place, place.get()) for place in before.state.states()]
+        """The places in reach that hold tensors, and the tensors, until all is computed."""
 
     @contextmanager
     def put_back_if_it_raises(self) -> Iterator[None]:
@@ -168,7 +170,17 @@ class _Call:
         retained = before.retained([*returned, *left])
         found = [*returned, *left, *gradients.values(), *retained.values()]
         everything = {id(tensor): tensor for tensor in found}
-        nodes = self._compute(everything)
+        replaced = self._replaced_states()
+        try:
+            with writes_together(dict.fromkeys(self.written, before.last_version)):
+                nodes = self._compute(everything)
+        except BaseException:
+            for place, content in zip(changes, contents, strict=True):
+                self.made.restore(place, content)
+            _put_back(replaced)
+            raise
+        self._states.clear()
+        replaced.clear()
         seen = {id(tensor._cell) for tensor in everything.values()}
         before.add_found(self.capture, seen, {place.identity for place in changes})
         leaves = self.made.add(everything, nodes, before.sharing(everything.values()))
@@ -211,6 +223,15 @@ class _Call:
         pending = [storage.node for storage in pending_writes()]
         realize(list(dict.fromkeys([*nodes.values(), *pending])))
         return nodes
+
+    def _replaced_states(self) -> list[_ReplacedState]:
+        """The places with states that the call has left to be computed."""
+        found = [(place, old, place.get()) for place, old in self._states]
+        return [
+            (place, old, [tensor.lazydata for tensor in tensors_of(now) or ()])
+            for place, old, now in found
+            if now is not old
+        ]
 
     def _add_effect(self, place: Place, content: Any, leaves: Mapping[int, Leaf]) -> None:
         """Adds a place that the call has assigned to: each replay puts its own tensor there."""
@@ -255,11 +276,16 @@ class _Call:
     # -- afterwards ------------------------------------------------------------------------------
 
     def replay_if_there_is_room(self) -> Replay:
-        """The replay. Raises `NotReplayable`, also for lack of memory: the call itself is done."""
-        try:
-            return self.replay()
-        except MemoryError as error:
-            raise NotReplayable(f"replays would take more memory: {error}") from error
+        """The replay. The call itself is done: `NotReplayable` is all that this raises."""
+        lacking = self.made.lacking or self.capture.lacking
+        if lacking is None:
+            try:
+                return self.replay()
+            except MemoryError as error:
+                lacking = str(error)
+            except CompileError as error:
+                raise NotReplayable(f"replays would need other kernels: {error}") from error
+        raise NotReplayable(f"replays would take more memory: {lacking}")
 
     def replay(self) -> Replay:
         """The replay.
@@ -608,6 +634,17 @@ class _Call:
 
 def _is_one_of(cell: StorageRef | None, memories: Sequence[object]) -> bool:
     return cell is not None and any(cell is memory for memory in memories)
+
+
+_ReplacedState: TypeAlias = tuple[Place, Any, list[LazyBuffer]]
+"""A place, its content before the call, and the nodes of the tensors that are there now."""
+
+
+def _put_back(replaced: Sequence[_ReplacedState]) -> None:
+    """Puts states back where the new ones have not been computed. Old gradients are gone."""
+    for place, old, nodes in replaced:
+        if any([node.realized is None and node.base_const() is None for node in nodes]):
+            place.set(old)
 
 
 def _computable(tensor: Tensor) -> LazyBuffer:

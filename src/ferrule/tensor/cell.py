@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from functools import lru_cache
@@ -124,7 +124,7 @@ class StorageRef:
             self.storage = Storage(old.node, self)
         undoable = this_thread.state.undoable
         if undoable is not None:
-            undoable.setdefault(self, old.node.serial)
+            undoable.setdefault(self.storage, old.node.serial)
         self.storage.write(value.node, None if part is None else part.view)
         node = self.storage.node
         if not recorded:
@@ -193,29 +193,29 @@ def watch_writes() -> Iterator[dict[StorageRef, TracedValue]]:
 
 
 @contextmanager
-def writes_together() -> Iterator[None]:
+def writes_together(earlier: Mapping[Storage, int] | None = None) -> Iterator[None]:
     """A block whose writes to tensors are all withdrawn, if it raises before they are done.
 
-    No version is kept by that, so all of them are still written in place.
+    No version is kept by that, so all of them are still written in place. `earlier` has storages
+    that were written to before and belong to the block, each with the serial number that no version
+    from before these writes exceeds.
     """
     state = this_thread.state
     outer = state.undoable
-    written: dict[StorageRef, int] = {}
+    written = dict(earlier or {})
     state.undoable = written
     try:
         yield
     except BaseException as error:
-        storages = [(cell.storage, serial) for cell, serial in written.items()]
-        found = [(storage, serial) for storage, serial in storages if storage is not None]
-        for storage, serial in found:
+        for storage, serial in written.items():
             storage.withdraw_since(serial)
         if isinstance(error, Exception):  # one from before the block may be what raises
-            settle_or_withdraw([storage for storage, _ in found])
+            settle_or_withdraw(written)
         raise
     finally:
         state.undoable = outer
-        for cell, serial in written.items() if outer is not None else ():
-            outer.setdefault(cell, serial)
+        for storage, serial in written.items() if outer is not None else ():
+            outer.setdefault(storage, serial)
 
 
 def _end_of_tape(node: LazyBuffer) -> GradNode:
