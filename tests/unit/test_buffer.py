@@ -3,6 +3,7 @@
 import gc
 import math
 import threading
+import tracemalloc
 from typing import Any, ClassVar
 
 import numpy as np
@@ -298,6 +299,23 @@ def test_sizes_that_never_come_again_leave_no_memory_behind() -> None:
         assert allocator.used + allocator.cached == sum(allocator.live.values())
         assert allocator.cached <= (140 + 64 << 20) + 64 * 1000
     assert weights in allocator.live
+
+
+def test_many_sizes_take_no_memory_of_python() -> None:
+    """The blocks are bounded, and so is what is noted of sizes that have none any more."""
+    allocator = Counting(budget=1 << 16)
+    taken = []
+    tracemalloc.start()
+    try:
+        for number in range(6000):
+            size = 1 + number
+            allocator.free(allocator.alloc(size), size)
+            if number in (3000, 5999):
+                gc.collect()
+                taken.append(tracemalloc.get_traced_memory()[0])
+    finally:
+        tracemalloc.stop()
+    assert taken[1] - taken[0] < 1 << 17
 
 
 def test_sizes_that_come_again_find_their_blocks() -> None:

@@ -166,6 +166,9 @@ class LRUAllocator(Allocator):
         if kept is None:
             kept = self._kept.setdefault(size, [])
         kept.append((next(self._clock), opaque))
+        if self._kept.get(size) is not kept:  # it was empty, and has been dropped meanwhile
+            with self._lock:
+                self._put(size, kept)
         if settings.FERRULE_MEMORY_LIMIT is not None:  # it may have been lowered since
             with self._lock:
                 self._evict_until(self.budget)
@@ -225,9 +228,23 @@ class LRUAllocator(Allocator):
             _, size = heappop(by_age)
             try:
                 _, opaque = self._kept[size].pop(0)
-            except IndexError:
+            except LookupError:
                 continue  # somebody was faster
             self._give_back(opaque, size)
+            kept = self._kept.get(size)
+            if not kept:  # or sizes that never come again would fill the table
+                self._put(size, self._kept.pop(size, []))
+
+    def _put(self, size: int, kept: list[tuple[int, Any]]) -> None:
+        """Have these blocks of one size in the table, if there are any."""
+        while kept:
+            now = self._kept.setdefault(size, kept)
+            if now is kept:
+                return
+            try:
+                now.append(kept.pop())
+            except IndexError:
+                return  # another thread took the last one
 
     def _give_back(self, opaque: Any, size: int) -> None:
         self._held -= size
