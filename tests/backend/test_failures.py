@@ -431,6 +431,26 @@ def test_an_allocation_fails(kind: type[Program], stays: bool, device: str) -> N
     check(kind, broken, MemoryError)
 
 
+def test_a_gradient_that_somebody_holds_is_put_back_itself(device: str) -> None:
+    program = CapturedTraining()
+    for _ in range(3):
+        program.step()
+    first, second, third = [weight.grad for weight in program.weights]
+    assert second is not None
+    assert third is not None
+    part, copy = second[:3], third.clone()
+    del second, third
+    no_room = failing(allocators[device], "alloc", 1, MemoryError("no room"), stays=True)
+    with no_room, pytest.raises(MemoryError):
+        program.step()
+    assert program.weights[0].grad is first
+    for weight in program.weights[1:]:
+        assert weight.grad is not None
+        weight.grad.assign(weight.grad * 0 + 1)
+    assert part.tolist() == [1, 1, 1]
+    assert copy.abs().max().item() != 1
+
+
 def test_seeds_are_set_everywhere_or_nowhere(device: str) -> None:
     manual_seed(1)
     other = "NUMPY" if device != "NUMPY" else "CPU"
