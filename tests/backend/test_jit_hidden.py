@@ -632,3 +632,22 @@ def test_the_kind_of_a_tensor_that_code_reads_and_kernels_do_not(change: str) ->
     assert [captured(Tensor([1.0]).realize()).tolist() for _ in range(3)] == [[5.0]] * 3
     like.replace(Tensor([[1.0, 2.0]]) if change == "shape" else Tensor([1.0]).half())
     assert captured(Tensor([1.0]).realize()).tolist() == [6.0 if change == "shape" else 3.0]
+
+
+def test_a_capture_in_a_debugger() -> None:
+    lines: list[int] = []
+
+    def trace(frame: types.FrameType, event: str, arg: Any) -> Any:
+        lines.append(frame.f_lineno)
+        return trace
+
+    captured = TinyJit(lambda x: (x * 2).realize())
+    before = sys.gettrace()
+    sys.settrace(trace)
+    try:
+        found = [captured(tensor(1.0)).tolist() for _ in range(3)]
+    finally:
+        sys.settrace(before)
+    assert found == [[2.0]] * 3
+    assert captured.jit_cache
+    assert lines

@@ -156,14 +156,22 @@ class Executed:
 
 @final
 class _Resume:
-    """Resumes a watch when it is deleted, with the frame that refers to it."""
+    """Resumes a watch when it is deleted, with the frame that refers to it.
 
-    __slots__ = ("_caller", "_instruction", "_watch")
+    In a debugger it is the frame's trace function, which calls the debugger's own.
+    """
 
-    def __init__(self, watch: _Watch, caller: FrameType | None) -> None:
+    __slots__ = ("_caller", "_instruction", "_traced_by", "_watch")
+
+    def __init__(self, watch: _Watch, caller: FrameType | None, traced_by: Any) -> None:
         self._watch = watch
         self._caller = caller
         self._instruction = -1 if caller is None else caller.f_lasti
+        self._traced_by = traced_by
+
+    def __call__(self, frame: FrameType, event: str, arg: Any) -> None:
+        if self._traced_by is not None:
+            self._traced_by = self._traced_by(frame, event, arg)
 
     def __del__(self) -> None:
         watch = self._watch
@@ -274,7 +282,7 @@ class _Watch:
             call.executed.entered.add(code)
             call.uses_package = True
             caller = frame.f_back
-            resume = _Resume(self, caller)
+            resume = _Resume(self, caller, frame.f_trace)
             self.pause(id(resume))
             # A frame of this package would keep the one alive that has a `_Resume`.
             if caller is not None and not _is_trusted(caller.f_code):
