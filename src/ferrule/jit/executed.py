@@ -287,7 +287,7 @@ class _Watch:
             # A frame of this package would keep the one alive that has a `_Resume`.
             if caller is not None and not _is_trusted(caller.f_code):
                 self.asked_by = caller
-            frame.f_trace = resume  # type: ignore[assignment]
+            frame.f_trace = resume
         elif event == "return" and len(self._calls) > 1 and not _is_trusted(code):
             self._end(arg)
 
