@@ -17,17 +17,20 @@ import gc
 import re
 import sys
 from abc import get_cache_token
+import zlib
 from collections import Counter, deque
 from collections.abc import Hashable, Iterable
 from contextvars import ContextVar
+from inspect import CO_VARARGS, CO_VARKEYWORDS
 from pathlib import Path
 from sysconfig import get_paths
 from threading import get_ident
 from types import BuiltinFunctionType, CodeType, FrameType, MappingProxyType, ModuleType
-from typing import Any, Final, cast, final
+from typing import Any, Final, NamedTuple, cast, final
 
 import numpy as np
 
+from ferrule.base.containers import leaves
 from ferrule.base.threadstate import this_thread
 from ferrule.fusion.graph import toposort
 from ferrule.ir.dtype import exact
@@ -98,6 +101,16 @@ _GENERATOR: Final = 0x20 | 0x80 | 0x200
 
 
 @final
+class CallOfPackage(NamedTuple):
+    """A call of this package by the program."""
+
+    line: str
+    """`file:line` of the caller."""
+    given: tuple[Any, ...]
+    """The numbers and strings that it was given, and a description of all else."""
+
+
+@final
 class Executed:
     """The calls outside of this package that a result may depend on."""
 
@@ -116,6 +129,8 @@ class Executed:
         """True if a function was called that tells the time, or the like."""
         self.constants: Counter[Hashable] = Counter()
         """The constants of all graphs that were computed in the last call."""
+        self.calls: list[CallOfPackage] | None = None
+        """The calls of this package in the last call, in order; None if they are not noted."""
 
     @property
     def asks_outside(self) -> bool:
@@ -200,7 +215,7 @@ class _Call:
 class _Watch:
     """The profile function, and the calls that are open, the innermost last."""
 
-    def __init__(self) -> None:
+    def __init__(self, notes_calls: bool = False) -> None:
         self.is_on = True
         self.thread = get_ident()
         self.paused_by = 0
@@ -210,6 +225,8 @@ class _Watch:
         self.constants: list[Hashable] = []
         self.ran = Executed()
         """All that ran in calls that matter, once the block has ended."""
+        self.calls: list[CallOfPackage] | None = [] if notes_calls else None
+        """The calls of this package; None if they are not to be noted."""
         self.generators = 0
         """The generators of this package that are running: the watch is not paused in these."""
         self._calls = [_Call(Executed(), None, is_apart=False)]
@@ -282,6 +299,8 @@ class _Watch:
             call.executed.entered.add(code)
             call.uses_package = True
             caller = frame.f_back
+            if self.calls is not None and caller is not None and not _is_trusted(caller.f_code):
+                self.calls.append(_call_of_package(frame, caller))
             resume = _Resume(self, caller, frame.f_trace)
             self.pause(id(resume))
             # A frame of this package would keep the one alive that has a `_Resume`.
@@ -309,6 +328,29 @@ class _Watch:
 
 
 _BEFORE_GARBAGE: Final = _Watch.before_garbage.__code__
+
+
+def _call_of_package(frame: FrameType, caller: FrameType) -> CallOfPackage:
+    """The call that has just begun."""
+    code = frame.f_code
+    count = code.co_argcount + code.co_kwonlyargcount
+    count += bool(code.co_flags & CO_VARARGS) + bool(code.co_flags & CO_VARKEYWORDS)
+    given = [frame.f_locals.get(name) for name in code.co_varnames[:count]]
+    line = f"{caller.f_code.co_filename}:{caller.f_lineno}"
+    return CallOfPackage(line, tuple(map(_described, leaves(given, open_records=False))))
+
+
+def _described(value: Any) -> Any:
+    """A number or a string; a text that tells an array, a shape or a type from others."""
+    if is_plain(value):
+        return value
+    if isinstance(value, Tensor):
+        shape = getattr(value, "_shape", ())  # a new one has none yet
+        return f"a tensor of shape {[size if isinstance(size, int) else '' for size in shape]}"
+    if isinstance(value, np.ndarray) and not value.dtype.hasobject:
+        checksum = zlib.crc32(value.tobytes())
+        return f"an array of shape {value.shape}, {value.dtype}, with the checksum {checksum:08x}"
+    return f"a {type(value).__name__}"
 
 
 def _kind_of(value: object) -> Any:
@@ -350,7 +392,7 @@ class watching:  # a block, no thing
         self._executed = executed
 
     def __enter__(self) -> _Watch:
-        state, watch = this_thread.state, _Watch()
+        state, watch = this_thread.state, _Watch(self._executed.calls is not None)
         self._watch, self._profile = watch, cast("Any", sys.getprofile())
         self._outer, self._noted = state.seeing, state.constants
         state.seeing, state.constants = watch, watch.constants
@@ -374,5 +416,6 @@ class watching:  # a block, no thing
         watch.end()
         self._executed.add(watch.ran)
         self._executed.constants = watch.ran.constants
+        self._executed.calls = watch.calls
         if self._outer is not None:
             self._outer.add(watch.ran)

@@ -15,12 +15,13 @@ from ferrule.ir.buffer import Buffer, Salvage, note_writes
 from ferrule.ir.expr import Expr, Variable
 from ferrule.ir.lazy import LazyBuffer
 from ferrule.jit.batch import Batch
+from ferrule.jit.executed import CallOfPackage
 from ferrule.jit.found import FoundInputs
 from ferrule.jit.guards import Watch
 from ferrule.jit.inputs import InputPart
 from ferrule.jit.numbers import Numbers
 from ferrule.jit.places import Place
-from ferrule.jit.results import Outcome, build_result
+from ferrule.jit.results import Effect, Outcome, build_result
 from ferrule.jit.weights import PackedWeights
 from ferrule.tensor import Tensor
 from ferrule.tensor.limits import Limits, fit
@@ -153,6 +154,8 @@ class Replay:
         self._gradients = gradients if at_risk is None else ()
         """The tensors whose gradients are dropped before the new ones, values by number, need
         memory. The tensors are arguments, by number, or others."""
+        self.calls: list[CallOfPackage] | None = None
+        """The calls of this package in the captured call, if they were noted."""
 
     def takes(self, var_vals: Mapping[Variable, int]) -> bool:
         """True if the limits hold with these values: no view reaches beyond its tensor."""
@@ -172,17 +175,37 @@ class Replay:
         both lists.
         """
         if not self._leaves_something:
-            return self._run(tensors, buffers, var_vals)
+            return self._run(tensors, buffers, var_vals, ())
         with Whole():
-            return self._run(tensors, buffers, var_vals)
+            return self._run(tensors, buffers, var_vals, self.outcome.effects)
+
+    def run_apart(
+        self, tensors: list[Tensor], buffers: list[Buffer], var_vals: dict[Variable, int]
+    ) -> tuple[Any, list[tuple[Place, Any]]]:
+        """Runs as `run` does, but leaves gradients and other places as they are.
+
+        Returns the result, and the places with what `run` would put there. Memory is written to:
+        see `written`.
+        """
+        result = self._run(tensors, buffers, var_vals, ())
+        effects = self.outcome.effects
+        return result, [(e.place(tensors), build_result(e.leaf, tensors)) for e in effects]
+
+    def written(self, buffers: Sequence[Buffer]) -> list[Buffer]:
+        """The memory from before it that a run with these arguments writes to."""
+        return [*self.changed, *[buffer.base for buffer in self.watch.written(buffers)]]
 
     def _run(
-        self, tensors: list[Tensor], buffers: list[Buffer], var_vals: dict[Variable, int]
+        self,
+        tensors: list[Tensor],
+        buffers: list[Buffer],
+        var_vals: dict[Variable, int],
+        effects: Sequence[Effect],
     ) -> Any:
         values = {**self.var_vals, **var_vals} if var_vals else self.var_vals
         outcome = self.outcome
         self.runs += 1
-        if self._gradients:
+        if self._gradients and effects:
             nodes = self._in_old_memory(tensors, buffers, values)
         else:
             nodes = []
@@ -210,7 +233,7 @@ class Replay:
             tensors.append(shared.of(tensors, values))
         for number in outcome.collecting:
             tensors[number].requires_grad = True
-        for effect in outcome.effects:
+        for effect in effects:
             effect.apply(tensors)
         return build_result(outcome.template, tensors)
 

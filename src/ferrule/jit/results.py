@@ -79,6 +79,11 @@ class Effect:
     leaf: Any
     """A `Leaf`, or a tuple of them."""
 
+    def place(self, tensors: Sequence[Tensor]) -> Place:
+        """The place, which may be the gradient of one of the tensors."""
+        where = self.where
+        return Place(tensors[where], "grad") if isinstance(where, int) else where
+
     def apply(self, tensors: Sequence[Tensor]) -> None:
         """Puts the replay's own tensor there."""
         where = self.where
