@@ -127,7 +127,7 @@ def explains(function: F) -> F:
     TypeError: scale got an unexpected keyword argument 'facto'; did you mean factor? It takes x, \
 factor
     """
-    is_constructor = function.__name__ == "__init__"
+    is_constructor = function.__name__ in ("__init__", "__new__")
 
     @wraps(function)
     def explaining(*args: Any, **kwargs: Any) -> Any:
@@ -138,7 +138,7 @@ factor
             given = args
             what = function.__name__
             if is_constructor:
-                what = type(args[0]).__name__
+                what = (args[0] if isinstance(args[0], type) else type(args[0])).__name__
                 signature = signature.replace(parameters=[*signature.parameters.values()][1:])
                 given = args[1:]
             problem = misfit(what, signature, given, kwargs)

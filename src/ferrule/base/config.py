@@ -55,7 +55,8 @@ class Config:
     BEAM_SECONDS: float
     """The seconds that the search may take for a kernel."""
     JIT: int
-    """0: `TinyJit` calls its function plainly; 1: it captures, and graphs; 2: it captures only."""
+    """0: `TinyJit` calls its function plainly; 1: it captures, and graphs; 2: it captures only; 3:
+    as 1, and each replay is compared with a plain call."""
     LRU: int
     """0: freed memory goes back to the system at once; 1: allocators keep it for reuse."""
     ALLOW_TF32: int

@@ -10,11 +10,11 @@ import weakref
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from threading import RLock
-from typing import TYPE_CHECKING, Any, Generic, TypeVar, final
+from typing import TYPE_CHECKING, Any, Generic, TypeVar, final, overload
 from weakref import WeakSet
 
 from ferrule.base.callbacks import call_back
-from ferrule.base.calls import explains
+from ferrule.base.calls import explains, whole
 from ferrule.base.config import config
 from ferrule.base.containers import leaves
 from ferrule.base.helpers import check_function, not_a_function
@@ -34,6 +34,7 @@ from ferrule.device.capture import (
 from ferrule.engine.realize import settle_writes, turn
 from ferrule.ir.expr import Variable
 from ferrule.jit.before import compute_lazy
+from ferrule.jit.check import call_checked
 from ferrule.jit.containers import held_in
 from ferrule.jit.exclusion import alone, anyone_runs, wait_for_others
 from ferrule.jit.executed import Executed, watching
@@ -72,6 +73,14 @@ not_a_function(__name__, "ferrule.TinyJit(function) captures a function")
 ReturnType = TypeVar("ReturnType")
 """The return type of the captured function."""
 
+T = TypeVar("T")
+
+
+@final
+class _Undecorated:
+    """The result, to type checkers, of a captured function that is still to be given."""
+
+
 _MOST_REPLAYS = 32
 _MOST_UNUSED = 8
 """The limit of replays that were never used: from then on, capture a signature only if it comes a
@@ -106,8 +115,12 @@ class TinyJit(Generic[ReturnType]):
 
     On methods each instance has a state of its own.
 
+    With `check=n` the first replay of each recording, and then every n-th, is compared with a plain
+    call in the same state, which is the one that counts; with `JIT=3` all replays of all functions
+    are. `check` can also be given alone, to decorate: `@TinyJit(check=100)`.
+
     Raises `JitError` where the function reads a tensor's values (`item`, `tolist`, `numpy`), or
-    returns anything but tensors.
+    returns anything but tensors. Raises it as well where a check finds a difference.
 
     >>> from ferrule import Tensor
     >>> @TinyJit
@@ -117,11 +130,29 @@ class TinyJit(Generic[ReturnType]):
     [0, 2, 4, 6]
     """
 
-    @explains
-    def __init__(self, fxn: Callable[..., ReturnType]) -> None:
-        check_function(fxn, "TinyJit")
+    if not TYPE_CHECKING:  # where `__new__` has to make an instance
+
+        @explains
+        def __new__(cls, fxn=None, check=None):
+            """A captured function; with `check` alone, a decorator that captures one."""
+            if check is not None and whole(check, "[TinyJit] check") < 0:
+                raise ValueError(f"[TinyJit] check is {check}; one in so many replays is checked")
+            if fxn is None and check is not None:
+                return functools.partial(cls, check=check)
+            check_function(fxn, "TinyJit")
+            return object.__new__(cls)
+
+    @overload
+    def __init__(self, fxn: Callable[..., ReturnType], check: int | None = None) -> None: ...
+
+    @overload
+    def __init__(self: TinyJit[_Undecorated], *, check: int) -> None: ...
+
+    def __init__(self, fxn: Any = None, check: int | None = None) -> None:
         functools.update_wrapper(self, fxn, updated=())
         self.fxn = fxn
+        self.check = check or 0
+        """One replay in so many is compared with a plain call; 0: none is."""
         self._lock = RLock()
         self._instances: dict[int, tuple[weakref.ref[Any], TinyJit[ReturnType]]] = {}
         self.reset()
@@ -146,6 +177,9 @@ class TinyJit(Generic[ReturnType]):
         self._outside: OrderedDict[tuple[Any, ...], tuple[Numbers, FoundInputs]] = OrderedDict()
         """The other inputs of the function, for each signature of its arguments."""
         self._recent: Recent | None = None
+        self._next_slow = 0
+        """The number of the next call that must not take the fast path: the first call, and one
+        whose replay may be checked."""
         self._cells: frozenset[int] = frozenset()
         """The cells of the tensors that it could reach when it ran last, by `id()`."""
         self._writes = False
@@ -166,7 +200,13 @@ class TinyJit(Generic[ReturnType]):
         """The last call with each signature that is captured only if it comes again."""
         self._messages = Messages(getattr(self, "__name__", self.fxn))
 
-    def __call__(self, *args: Any, **kwargs: Any) -> ReturnType:
+    @overload
+    def __call__(self: TinyJit[_Undecorated], fxn: Callable[..., T], /) -> TinyJit[T]: ...
+
+    @overload
+    def __call__(self, *args: Any, **kwargs: Any) -> ReturnType: ...
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Calls the function, or replays it."""
         return self._call(self.fxn, args, kwargs)
 
@@ -225,10 +265,15 @@ class TinyJit(Generic[ReturnType]):
             # transformation has to see every operation of the function.
             self._messages.plain(self.cnt, _reason_to_pass_on())
             result = call_back(function, *args, **kwargs)
+        elif self.cnt < self._next_slow:
+            result = self._run_again(function, args, kwargs)
         elif self.cnt == 0:
             self._messages.plain(self.cnt, "it is the first call; the next one is captured")
             result = self._run(function, args, kwargs)
+            self._next_slow = sys.maxsize
         else:
+            self._recent = None
+            self._next_slow = sys.maxsize
             result = self._run_again(function, args, kwargs)
         self.cnt += 1
         self.ret = result
@@ -296,7 +341,11 @@ class TinyJit(Generic[ReturnType]):
                     self._refusals = 0
                     replay.last_call = self.cnt
                     self._show(arguments, replay)
+                    if self._is_due(replay):
+                        return self._checked(function, args, kwargs, arguments, replay)
                     self._recent = Recent.of(replay, arguments, args, kwargs)
+                    if self.check:
+                        self._next_slow = self.cnt + self.check - replay.runs % self.check
                     result: ReturnType = replay.run(tensors, buffers, arguments.var_vals)
                     return result
         if replay is not None and is_out_of_range:
@@ -316,6 +365,27 @@ class TinyJit(Generic[ReturnType]):
             return self._run(function, args, kwargs)
         with turn:
             return self._capture(function, args, kwargs, reasons)
+
+    def _is_due(self, replay: Replay) -> bool:
+        """True if the next run of a replay is to be checked."""
+        return config().JIT >= 3 or bool(self.check and replay.runs % self.check == 0)
+
+    def _checked(
+        self,
+        function: Callable[..., ReturnType],
+        args: Sequence[Any],
+        kwargs: Mapping[str, Any],
+        arguments: Arguments,
+        replay: Replay,
+    ) -> ReturnType:
+        """Calls the function, and compares a replay with that; one that differs is not kept."""
+        key = arguments.key
+        try:
+            result: ReturnType = call_checked(function, args, kwargs, arguments, replay)
+        except JitError:
+            self._replays.pop(key, None)
+            raise
+        return result
 
     def _matching(
         self, function: Callable[..., ReturnType], args: Sequence[Any], kwargs: Mapping[str, Any]
@@ -434,14 +504,17 @@ class TinyJit(Generic[ReturnType]):
         result: ReturnType
         known = self._outside.get(arguments.key)
         found = FoundInputs() if known is None else known[1]
+        self._executed.calls = [] if self.check or config().JIT >= 3 else None
         result, replay = capture_call(
             function, args, kwargs, arguments, self._writes, found, state, self._executed
         )
+        calls, self._executed.calls = self._executed.calls, None
         if isinstance(replay, NotReplayable):
             self._refusals += 1
             self._refusal = str(replay)
             self._messages.plain(self.cnt, self._refusal)
             return result
+        replay.calls = calls
         self._writes_arguments |= replay.watch.writes_arguments()
         self._outside[arguments.key] = replay.numbers, replay.found
         self._outside.move_to_end(arguments.key)
@@ -477,7 +550,7 @@ class TinyJit(Generic[ReturnType]):
     def __reduce__(self) -> str | tuple[Any, ...]:
         """Copies and pickles the function only: a copy captures its own calls."""
         is_global = _found_by_name(self.fxn) is self
-        return str(self.fxn.__qualname__) if is_global else (TinyJit, (self.fxn,))
+        return str(self.fxn.__qualname__) if is_global else (TinyJit, (self.fxn, self.check))
 
     def _of(self, instance: Any) -> TinyJit[ReturnType]:
         """The state for one instance; it lives as long as the instance.
@@ -496,7 +569,7 @@ class TinyJit(Generic[ReturnType]):
                     f"a captured method of {kind}: nobody is told when an instance of it is gone; "
                     f"add '__weakref__' to its __slots__, or capture a function of the {kind}"
                 ) from error
-            found = self._instances[key] = known, TinyJit(self.fxn)
+            found = self._instances[key] = known, TinyJit(self.fxn, self.check)
         return found[1]
 
 

@@ -25,7 +25,7 @@ class Batch:
     ) -> None:
         self.kernels = len(items)
         """The number of items before any were handed to graph executors."""
-        self.items = _batched(items, inputs, var_vals) if config().JIT < 2 else items
+        self.items = _batched(items, inputs, var_vals) if config().JIT != 2 else items
         self._graph: Callable[..., Any] | None = None
         """The graph, if it holds all items."""
         if len(self.items) == 1 and self.items[0] is not items[0]:
