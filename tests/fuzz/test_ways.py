@@ -61,6 +61,7 @@ EXAMPLES = {
     "a variable, captured": (GROWING, Way("CPU", variable=3, jit=1)),
     "a variable, with gradients": (SMOOTH, Way("CPU", variable=1)),
     "a state": (KEPT, Way("CPU", jit=1, outside=True)),
+    "a state, replays checked": (KEPT, Way("CPU", jit=3, outside=True)),
     "all skipped": (SMOOTH, Way("CPU", skipped=",".join(PASSES))),
     **{f"by {name}": (SMOOTH, Way("CPU", derivative=name)) for name in (*DERIVATIVES, *ORACLES)},
     "by tape, captured": (SMOOTH, Way("CPU", derivative="tape", jit=1)),

@@ -96,7 +96,7 @@ def draw_way(program: Program, rng: random.Random, focus: str, devices: Sequence
         share = rng.choice([0.2, 0.5])
         places = range(len(program.body))
         cuts = [(place, rng.choice(kinds)) for place in places if rng.random() < share]
-    jit = rng.choice([1, 1, 2]) if rng.random() < (0.8 if focus == "jit" else 0.35) else 0
+    jit = rng.choice([1, 1, 2, 3]) if rng.random() < (0.8 if focus == "jit" else 0.35) else 0
     beside = 0
     # What is drawn by chance is drawn by whichever thread comes first.
     if (not jit or focus == "threads") and not program.is_random:
