@@ -34,7 +34,6 @@ from ferrule.device.capture import (
 from ferrule.engine.realize import settle_writes, turn
 from ferrule.ir.expr import Variable
 from ferrule.jit.before import compute_lazy
-from ferrule.jit.check import call_checked
 from ferrule.jit.containers import held_in
 from ferrule.jit.exclusion import alone, anyone_runs, wait_for_others
 from ferrule.jit.executed import Executed, watching
@@ -45,6 +44,7 @@ from ferrule.jit.inputs import Arguments, Chain, memories_of, read_arguments
 from ferrule.jit.numbers import Numbers
 from ferrule.jit.record import NotReplayable, capture_call
 from ferrule.jit.replay import Replay
+from ferrule.jit.report.check import call_checked
 from ferrule.jit.report.messages import Messages, changes, failure, out_of_range
 from ferrule.jit.report.signature import CallKey
 from ferrule.jit.results import tensors_in

@@ -16,8 +16,8 @@ import functools
 import gc
 import re
 import sys
-from abc import get_cache_token
 import zlib
+from abc import get_cache_token
 from collections import Counter, deque
 from collections.abc import Hashable, Iterable
 from contextvars import ContextVar

@@ -114,7 +114,7 @@ class State:
         ]
         """The shapes, dtypes and devices of tensors."""
 
-    def again(self, executed: Executed) -> State:
+    def again(self, executed: Executed | None) -> State:
         """What is reached from the same roots now."""
         return State(self._roots, executed)
 

@@ -7,7 +7,10 @@ plain call. Its kernels are made as those of a capture are: for these lengths an
 
 from __future__ import annotations
 
+import functools
+import inspect
 import linecache
+import types
 import weakref
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -37,13 +40,13 @@ from ferrule.jit.before import compute_lazy
 from ferrule.jit.executed import CallOfPackage, Executed, watching
 from ferrule.jit.hooks import code_of
 from ferrule.jit.inputs import Arguments
-from ferrule.jit.labels import Labels, code_of_function
-from ferrule.jit.numbers import form
 from ferrule.jit.places import Place
-from ferrule.jit.reach import Reach
 from ferrule.jit.replay import Replay
+from ferrule.jit.report.ways import Ways
 from ferrule.jit.results import tensors_in
 from ferrule.jit.sharing import Sharing
+from ferrule.jit.state import State
+from ferrule.jit.values import form
 from ferrule.tensor import Tensor
 
 Array: TypeAlias = np.ndarray[Any, Any]
@@ -141,9 +144,9 @@ class _Check:
         self._arguments = arguments
         self._given = arguments.tensors[: arguments.explicit]
         self._leaves = list(map(id, tensors_in([*args, kwargs])))
-        self._roots = [*code_of(function), *arguments.objects]
-        self._reach = Reach(self._roots)
-        tensors = dict.fromkeys([*self._given, *self._reach.tensors()])
+        # Of everything in reach, whatever code is known to run.
+        self._state = State([*code_of(function), *arguments.objects], None)
+        tensors = dict.fromkeys([*self._given, *self._state.tensors()])
         compute_lazy(tensors)
         self._streams = streams()
         realize([stream.node for stream in self._streams])
@@ -270,7 +273,8 @@ class _Check:
             if tensor is not None and contents is not None and self._may_differ(tensor, serial):
                 text = _difference(contents, _contents(tensor), may_round)
                 if text:
-                    yield f"{self._labels().of(tensor)} {text}"
+                    name = self._ways().to(tensor) or f"a tensor of shape {tensor.shape}"
+                    yield f"{name} {text}"
         for stream, position in zip(self._streams, replayed.streams, strict=True):
             if position.tobytes() != _elements(stream.node).tobytes():
                 yield f"the random numbers of {stream.node.device} go on elsewhere"
@@ -279,14 +283,14 @@ class _Check:
         in_replay = {place.identity: content for place, content in replayed.places}
         for place in self._changed:
             if place.identity not in in_replay:
-                yield f"the plain call replaces {self._labels().at(place)}, and the replay does not"
+                yield f"the plain call replaces {self._name_of(place)}, and the replay does not"
         for place, content in replayed.places:
             for text in _differences(_NAME, content, self._copied(place.get()), may_round):
-                yield text.replace(_NAME, self._labels().at(place))
+                yield text.replace(_NAME, self._name_of(place))
 
     def _changes(self) -> list[Place]:
         """The places where the plain call left another tensor, or none."""
-        found = [place for place, _ in self._reach.changes(Reach(self._roots))]
+        found = self._state.changes(self._state.again(None))
         known = {place.identity for place in found}
         for tensor, gradient in zip(self._given, self._gradients, strict=True):
             place = Place(tensor, "grad")
@@ -330,15 +334,37 @@ class _Check:
     def _alive(self) -> list[Tensor | None]:
         return [reference() for reference in self._tensors]
 
-    def _labels(self) -> Labels:
-        return Labels(self._function, self._args, self._kwargs)
+    def _ways(self) -> Ways:
+        return Ways(self._function, _arguments(self._function, self._args, self._kwargs))
+
+    def _name_of(self, place: Place) -> str:
+        return self._ways().to(place) or str(place.key)
 
     def message(self, problem: str, source: str) -> str:
         """The text of an error: the function and its line, what is wrong, and the likely source."""
-        code = code_of_function(self._function)
+        code = _code_of(self._function)
         line = "an unknown line" if code is None else f"{code.co_filename}:{code.co_firstlineno}"
         name = getattr(self._function, "__qualname__", type(self._function).__name__)
         return f"{line}: a replay of {name} {problem}; {source}"
+
+
+def _arguments(
+    function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]
+) -> list[tuple[str, Any]]:
+    """The arguments of a call, by the names of the parameters."""
+    try:
+        return list(inspect.signature(function).bind(*args, **kwargs).arguments.items())
+    except (TypeError, ValueError):  # a function in C, or a call that does not fit
+        return [*[(f"argument {n}", value) for n, value in enumerate(args)], *kwargs.items()]
+
+
+def _code_of(function: Any) -> types.CodeType | None:
+    """The code of a function, a method, a `partial` or an object that can be called."""
+    while isinstance(function, functools.partial):
+        function = function.func
+    function = getattr(inspect.unwrap(function), "__func__", function)
+    code = getattr(function, "__code__", None) or getattr(type(function).__call__, "__code__", None)
+    return code if isinstance(code, types.CodeType) else None
 
 
 def _fill(to: Buffer, source: Buffer) -> None:
