@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from ferrule import Context, Tensor, TinyJit
+from ferrule.fusion.plans import graph_key
 from ferrule.nn.optim import Adam
 from ferrule.tensor import reading
 
@@ -307,6 +308,29 @@ def test_what_another_thread_writes_meanwhile_leaves_a_read_its_contents(
     bound_shape = reading.bound_shape
     monkeypatch.setattr(reading, "bound_shape", write_first)
     assert [w.tolist(), w[1:].tolist(), w.numpy().sum()] == [[0] * 3, [1, 1], 6]
+
+
+def test_an_array_that_is_dropped_meanwhile_spoils_no_plan(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Plans are kept for later: one that writes over memory is none for memory that arrays share.
+
+    The array goes when its graph has a key already, and no plan yet.
+    """
+    arrays: list[Any] = []
+    graph_of = graph_key.KeyedGraph.graph
+
+    def drop_first(keyed: graph_key.KeyedGraph) -> Any:
+        arrays.clear()
+        return graph_of(keyed)
+
+    for is_dropped in (True, False):
+        w = Tensor.zeros(3, 7).contiguous().realize()
+        arrays.append(w.numpy(copy=False))
+        if is_dropped:
+            monkeypatch.setattr(graph_key.KeyedGraph, "graph", drop_first)
+        w.assign((w + 3) * 5).realize()
+        monkeypatch.undo()
+    assert w.tolist() == [[15] * 7] * 3
+    assert (arrays[0] == 0).all()
 
 
 def test_writes_after_those_of_a_thread_that_is_over_belong_to_their_own() -> None:

@@ -305,11 +305,14 @@ class Buffer:
     _allocator: Allocator | None
     _base: Buffer | None
     _buf: Any
+    _exports: list[Callable[[], object]]
+    """References to the live arrays that share the memory. Arrays die in any thread, amid anything:
+    adding to a list and removing are single steps, which `+= 1` and `-= 1` need not be."""
 
     def __init__(self, device: str, size: int, dtype: DType, opaque: Any = None) -> None:
         self._allocator = None
         self._base = None
-        self._exports = 0
+        self._exports = []
         self._version = 0
         self.byte_offset = 0
         self.filled = False
@@ -356,8 +359,16 @@ class Buffer:
     @property
     def exports(self) -> int:
         """The number of live arrays that share this memory, made by `toCPU` or lent."""
+        return len(self.arrays)
+
+    @property
+    def arrays(self) -> list[object]:
+        """The live arrays that share this memory; `exports` stays while somebody holds these."""
         base = self if self._base is None else self._base
-        return base._exports
+        if not base._exports:
+            return []
+        found = [reference() for reference in base._exports[:]]
+        return [array for array in found if array is not None]
 
     @property
     def version(self) -> int | None:
@@ -396,7 +407,7 @@ class Buffer:
         part._allocator = None
         part._base = base
         part._buf = opaque
-        part._exports = 0
+        part._exports = []
         part._version = 0
         part.byte_offset = byte_offset
         part.device = self.device
@@ -464,9 +475,11 @@ class Buffer:
             return self.copied((self.size,))
         array = numpy.frombuffer(as_buffer(self._buf).toreadonly(), self.dtype.np)
         base = self.base
-        base._exports += 1
+        export = weakref.ref(array)
+        base._exports.append(export)
+        base.note_write()  # in advance: the owner of the array may write to it
         # Views of the array keep it alive, and the finalizer keeps the memory until then.
-        weakref.finalize(array, _end_export, base).atexit = False
+        weakref.finalize(array, _end_export, base, export).atexit = False
         return array
 
     def borrowed(self) -> ndarray[Any, Any]:
@@ -534,7 +547,7 @@ class Buffer:
         ):
             return None
         buffer = Buffer(device, x.size, dtypes.from_np(x.dtype), adopt(x.view(numpy.uint8)))
-        buffer._exports = 1
+        buffer._exports.append(lambda: x)
         buffer.filled = True
         return buffer
 
@@ -587,6 +600,5 @@ def _announce_read(buffer: Buffer) -> None:
         guard(buffer)
 
 
-def _end_export(base: Buffer) -> None:
-    base._exports -= 1
-    base.note_write()  # the owner of the array may have written to it
+def _end_export(base: Buffer, export: weakref.ref[Any]) -> None:
+    base._exports.remove(export)

@@ -120,7 +120,7 @@ class PackedWeights:
         return True
 
     def _versions(self) -> list[int | None]:
-        return [weight._version if weight._exports == 0 else None for weight in self._weights]
+        return [None if weight._exports else weight._version for weight in self._weights]
 
 
 def _forms(items: Sequence[JitItem], names: frozenset[int]) -> dict[int, PackedForm]:

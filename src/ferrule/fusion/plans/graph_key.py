@@ -31,13 +31,15 @@ def is_constant(node: LazyBuffer) -> bool:
 
 
 def parts_of(
-    nodes: Sequence[LazyBuffer], anywhere: Set[LazyBuffer] = frozenset()
+    nodes: Sequence[LazyBuffer],
+    anywhere: Set[LazyBuffer] = frozenset(),
+    arrays: list[object] | None = None,
 ) -> tuple[list[Part], list[Hashable], dict[LazyBuffer, int]]:
     """The part of the key for each node, the bits of the constants, and each node's number.
 
     A part holds all that planning looks at of a node, but for the value of a constant. Nodes come
     after their sources, which parts name by number. The parts of the nodes `anywhere` leave out
-    their offset in memory.
+    their offset in memory. The arrays that share memory of the nodes are added to `arrays`.
     """
     parts: list[Part] = []
     constants: list[Hashable] = []
@@ -60,7 +62,10 @@ def parts_of(
                 offset = 0 if node in anywhere else buffer.byte_offset
             divisible = not is_watched or is_divisible(buffer)
             shape, dtype, device = node.shape, node.dtype, node.device
-            size, shared = buffer.size, base.exports > 0
+            sharing = base.arrays if base._exports else []
+            if arrays is not None:
+                arrays += sharing
+            size, shared = buffer.size, bool(sharing)
             note((shape, dtype, device, owner, number, whole, offset, size, shared, divisible))
         elif srcs:
             op = node.op
@@ -109,7 +114,10 @@ class KeyedGraph:
         self.nodes = toposort(self.requested, everything=True)
         if this_thread.state.kept is not None:
             _note_others(self.nodes)
-        self.parts, constants, self.numbers = parts_of(self.nodes)
+        self.arrays: list[object] = []
+        """The arrays that share memory with nodes. The plan depends on whether there are any, so
+        none may go before it is made: another thread may drop one at any time."""
+        self.parts, constants, self.numbers = parts_of(self.nodes, arrays=self.arrays)
         self.constants = tuple(constants)
         asked = tuple([self.numbers[node] for node in self.requested])
         self.outside = needed_outside(self.numbers)
