@@ -1,9 +1,11 @@
 """Several threads of a program build, compute and write at once."""
 
 import os
+import signal
 import sys
 import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
@@ -402,6 +404,92 @@ def test_a_captured_function_draws_new_numbers_beside_others() -> None:
 
     in_threads(work, 4)
     assert len(set(drawn)) == len(drawn) == 32
+
+
+# *** captured functions that share out their work, or wait ***
+
+
+def test_a_captured_function_may_share_out_its_work_to_threads() -> None:
+    """They call a captured function with the same tensors, or the function itself."""
+    w = Tensor([2.0]).realize()
+    times = TinyJit(lambda x: (x * w).realize())
+
+    @TinyJit
+    def parts(x: Tensor, depth: int = 0) -> Tensor:
+        if depth:
+            return (x * 3).realize()
+        with ThreadPoolExecutor(2, initializer=_on_numpy) as pool:
+            a, b = pool.map(times, [x, x])
+            c, d = pool.map(lambda part: parts(part, 1), [x, x + 1])
+        return a + b + c + d
+
+    def work(number: int) -> None:
+        for step in range(6):
+            assert parts(Tensor([float(step)]).realize()).item() == 10 * step + 3
+
+    in_threads(work, 3)
+    assert not parts.jit_cache or parts(Tensor([1.0])).item() == 13
+
+
+def test_what_a_captured_function_gets_from_a_thread_is_no_constant() -> None:
+    @TinyJit
+    def scaled(x: Tensor) -> Tensor:
+        found: list[float] = []
+        in_a_thread(lambda: found.append(x.sum().item()))
+        return x * found[0]
+
+    for step in range(6):
+        assert scaled(Tensor([step, 1.0])).tolist() == [step * (step + 1), step + 1]
+
+
+def test_no_update_is_lost_around_a_wait() -> None:
+    """Others go on while a call waits, and then it takes its tensors again."""
+    w = Tensor([0.0]).realize()
+
+    @TinyJit
+    def add(x: Tensor) -> Tensor:
+        in_a_thread(lambda: None)
+        return w.assign(w + x).realize()
+
+    def work(number: int) -> None:
+        for _ in range(10):
+            add(Tensor([1.0]))
+
+    in_threads(work, 4)
+    assert w.item() == 40
+
+
+@needs_fork
+@pytest.mark.filterwarnings("ignore:.*use of fork:DeprecationWarning")
+def test_a_forked_child_calls_a_function_that_another_thread_was_in() -> None:
+    inside, go_on = threading.Event(), threading.Event()
+    double = TinyJit(lambda x: (inside.set(), go_on.wait(60), x * 2)[2])
+    go_on.set()
+    double(Tensor([1.0]))
+    inside.clear()
+    go_on.clear()
+
+    def work() -> None:
+        with Context(FERRULE_DEVICE="NUMPY"):
+            double(Tensor([1.0]))
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    try:
+        assert inside.wait(60)
+        child = os.fork()
+        if not child:
+            signal.alarm(20)
+            go_on.set()
+            os._exit(0 if double(Tensor([3.0])).tolist() == [6.0] else 1)
+        assert os.waitpid(child, 0)[1] == 0
+    finally:
+        go_on.set()
+        thread.join()
+
+
+def _on_numpy() -> None:
+    Context(FERRULE_DEVICE="NUMPY").__enter__()
 
 
 @needs_fork

@@ -9,7 +9,6 @@ import types
 import weakref
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
-from threading import RLock
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, final, overload
 from weakref import WeakSet
 
@@ -153,7 +152,6 @@ class TinyJit(Generic[ReturnType]):
         self.fxn = fxn
         self.check = check or 0
         """One replay in so many is compared with a plain call; 0: none is."""
-        self._lock = RLock()
         self._instances: dict[int, tuple[weakref.ref[Any], TinyJit[ReturnType]]] = {}
         self.reset()
 
@@ -287,7 +285,7 @@ class TinyJit(Generic[ReturnType]):
         others = [leaf for leaf in leaves([*args, kwargs]) if not isinstance(leaf, Tensor)]
         reached = [*given, *State([*code_of(function), *others], None).tensors()]
         self._cells = frozenset([id(tensor._cell) for tensor in reached])
-        with alone(self._cells):
+        with alone(self._cells | {id(self)}):
             with turn:
                 compute_lazy(reached)  # so the captured call has the same graph, already planned
                 cells = [tensor._cell for tensor in reached]
@@ -320,8 +318,10 @@ class TinyJit(Generic[ReturnType]):
                         result: ReturnType = recent.replay.run(tensors, buffers, var_vals)
                         return result
                 recent.replay.last_call = self.cnt
-        with alone(self._cells_of(args, kwargs)), self._lock:
-            return self._replay(function, args, kwargs)
+        with alone(self._cells_of(args, kwargs) | {id(self)}) as may_be_captured:
+            if may_be_captured:
+                return self._replay(function, args, kwargs)
+            return self._run(function, args, kwargs)
 
     def _cells_of(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> frozenset[int]:
         """The cells of the tensors that a call may use, by `id()`."""

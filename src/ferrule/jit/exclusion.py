@@ -2,9 +2,13 @@
 
 A replay holds the lock `turn` from its first check to its last write. A call that runs the
 function itself (the first call, or a capture) cannot hold it: the function may wait for other
-threads. Such a call locks the cells of the tensors that it may use instead, and other calls that
-may use one of them wait. A call locks all its cells at once and none while it waits, so there is
-no deadlock. A call inside such a call does not wait.
+threads. Such a call has cells instead, those of the tensors that it may use, and other calls that
+may use one of them wait. A call takes all its cells at once and has none while it waits. A call
+inside such a call does not wait.
+
+The function may wait for a thread that itself calls a captured function with these tensors, as one
+that shares out its work to a pool of threads does. So others may use its cells from when it begins
+to wait until it uses this package again (`jit/executed.py` sees both), as with a monitor.
 """
 
 from __future__ import annotations
@@ -13,44 +17,100 @@ import os
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from threading import Condition, get_ident
-from typing import Final
+from typing import Final, final
 
+from ferrule.base.threadstate import this_thread
 from ferrule.engine.realize import turn
 
-_used: Final[dict[int, int]] = {}
-"""The locked cells, by `id()`, with the thread that holds each."""
+
+@final
+class _Run:
+    """A call that runs a function's own code."""
+
+    __slots__ = ("captures", "cells", "has_given_way", "thread")
+
+    def __init__(self, cells: Collection[int]) -> None:
+        self.cells = frozenset(cells)
+        self.thread = get_ident()
+        self.has_given_way = False
+        """True if its function began to wait for another thread, and has not gone on."""
+        self.captures = False
+        """True if it was captured when it gave way."""
+
+
+_running: Final[list[_Run]] = []
 _changed: Final = Condition(turn)
 
 
 def anyone_runs() -> bool:
-    """True if any cell is locked."""
-    return bool(_used)
+    """True if any call has cells."""
+    return bool(_running)
 
 
 def wait_for_others(cells: Collection[int]) -> None:
-    """Waits until no other thread has locked any of these cells.
+    """Waits until no call of another thread has any of these cells.
 
     The caller holds `turn`, which is released while it waits.
     """
-    while get_ident() not in _used.values() and not _used.keys().isdisjoint(cells):
+    while not _runs_of_this_thread() and _are_taken(cells):
         _changed.wait()
 
 
+def _runs_of_this_thread() -> list[_Run]:
+    thread = get_ident()
+    return [run for run in _running if run.thread == thread]
+
+
+def _are_taken(cells: Collection[int]) -> bool:
+    thread = get_ident()
+    return any(
+        [
+            not (run.has_given_way or run.thread == thread or run.cells.isdisjoint(cells))
+            for run in _running
+        ]
+    )
+
+
 @contextmanager
-def alone(cells: Collection[int]) -> Iterator[None]:
-    """A block that holds these cells: no other thread runs one with any of them meanwhile."""
+def alone(cells: Collection[int]) -> Iterator[bool]:
+    """A block that has these cells: no other thread runs one with any of them meanwhile.
+
+    Gives True if the block may be captured: no call that is being captured has given way to it.
+    """
+    run = _Run(cells)
     with turn:
         wait_for_others(cells)
-        mine = [cell for cell in cells if cell not in _used]
-        _used.update(dict.fromkeys(mine, get_ident()))
+        others = [other for other in _running if other.thread != run.thread and other.captures]
+        _running.append(run)
     try:
-        yield
+        yield all([other.cells.isdisjoint(run.cells) for other in others])
     finally:
+        if run in _running:  # not in a child that was forked in the block
+            _running.remove(run)  # before it can be interrupted
         with turn:
-            for cell in mine:
-                _used.pop(cell, None)
             _changed.notify_all()
 
 
+def give_way() -> None:
+    """Lets others use the cells of this thread's calls: its function waits for another thread."""
+    captures = this_thread.state.observer is not None
+    for run in _runs_of_this_thread():
+        run.captures = captures
+        run.has_given_way = True
+    with turn:
+        _changed.notify_all()
+
+
+def come_back() -> None:
+    """Takes the cells of this thread's calls again, when no other call has any of them."""
+    runs = _runs_of_this_thread()
+    cells = frozenset().union(*[run.cells for run in runs])
+    with turn:
+        while _are_taken(cells):
+            _changed.wait()
+        for run in runs:
+            run.has_given_way = run.captures = False
+
+
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_used.clear)  # a child has no other threads
+    os.register_at_fork(after_in_child=_running.clear)  # a child has no other threads

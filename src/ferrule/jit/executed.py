@@ -7,7 +7,8 @@ Nothing tells when that returns to code that is watched, but its frame goes away
 whatever the frame refers to: `_Resume` in its `f_trace`. An error that the program handles keeps
 the frame: what ran until it goes was not seen, and `_Resume` notes where that was. Functions of
 this package that call functions of the program say so (`base/callbacks.py`). What the garbage
-collector runs, such as finalizers, is none of the function's.
+collector runs, such as finalizers, is none of the function's. Where the function waits for another
+thread, its call gives way to others (`jit/exclusion.py`).
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from contextvars import ContextVar
 from inspect import CO_VARARGS, CO_VARKEYWORDS
 from pathlib import Path
 from sysconfig import get_paths
-from threading import get_ident
+from threading import Condition, Thread, get_ident
 from types import BuiltinFunctionType, CodeType, FrameType, MappingProxyType, ModuleType
 from typing import Any, Final, NamedTuple, cast, final
 
@@ -35,6 +36,7 @@ from ferrule.base.threadstate import this_thread
 from ferrule.fusion.graph import toposort
 from ferrule.ir.dtype import exact
 from ferrule.ir.expr import Expr
+from ferrule.jit.exclusion import come_back, give_way
 from ferrule.jit.names import is_procedure
 from ferrule.jit.places import is_opaque, is_plain
 from ferrule.tensor import Tensor
@@ -96,6 +98,9 @@ _MOST_CODES: Final = 1 << 14
 """Functions that one captured function may call: a model and its libraries call hundreds."""
 _GARBAGE: Final = -1
 """Instead of an `id()`: a watch is paused while garbage is collected."""
+_WAITS: Final = frozenset({Condition.wait.__code__, Thread.join.__code__})
+"""What all waiting for other threads in the standard library comes down to, but for locks and what
+is written in C: to start a thread, an event, a barrier, a queue, a future."""
 _GENERATOR: Final = 0x20 | 0x80 | 0x200
 """The flags of code whose frame outlives a call (`inspect.CO_GENERATOR`, and those of async)."""
 
@@ -125,6 +130,8 @@ class Executed:
         """The lines before which code ran that was not seen."""
         self.queries: dict[Any, None] = {}
         """The C functions that were called, without arguments, whose results can be compared."""
+        self.waits: dict[str, None] = {}
+        """The lines that wait for another thread."""
         self.reads_clock = False
         """True if a function was called that tells the time, or the like."""
         self.constants: Counter[Hashable] = Counter()
@@ -146,7 +153,17 @@ class Executed:
         self.impure.update(other.impure)
         self.unseen.update(other.unseen)
         self.queries.update(other.queries)
+        self.waits.update(other.waits)
         self.reads_clock |= other.reads_clock
+
+    def publish(self, other: Executed) -> None:
+        """Add the calls of another in new objects: other threads may be at the old ones."""
+        both = Executed()
+        both.add(self)
+        both.add(other)
+        self.codes, self.entered, self.impure = both.codes, both.entered, both.impure
+        self.unseen, self.queries, self.waits = both.unseen, both.queries, both.waits
+        self.reads_clock = both.reads_clock
 
     def _call_of_c(self, function: Any, frame: FrameType) -> None:
         if not isinstance(function, BuiltinFunctionType):
@@ -229,6 +246,8 @@ class _Watch:
         """The calls of this package; None if they are not to be noted."""
         self.generators = 0
         """The generators of this package that are running: the watch is not paused in these."""
+        self.has_given_way = False
+        """True from when the function waits for another thread until it uses this package."""
         self._calls = [_Call(Executed(), None, is_apart=False)]
         self._profile: Any = self.see
         """One object: Python up to 3.11 calls it without a reference, and it may be replaced."""
@@ -292,10 +311,15 @@ class _Watch:
                 self.pause(_GARBAGE)
                 return
             if not _is_trusted(code):
+                if code in _WAITS:
+                    self._wait(frame)
                 executed = Executed()
                 executed.codes[code] = frame.f_globals
                 self._calls.append(_Call(executed, code, _is_apart(frame)))
                 return
+            if self.has_given_way:
+                self.has_given_way = False
+                come_back()
             call.executed.entered.add(code)
             call.uses_package = True
             caller = frame.f_back
@@ -309,6 +333,16 @@ class _Watch:
             frame.f_trace = resume
         elif event == "return" and len(self._calls) > 1 and not _is_trusted(code):
             self._end(arg)
+
+    def _wait(self, frame: FrameType) -> None:
+        """Let others go on: the function waits for another thread."""
+        caller: FrameType | None = frame
+        while caller is not None and caller.f_code.co_filename.startswith(_INSTALLED):
+            caller = caller.f_back
+        line = "" if caller is None else f"{caller.f_code.co_filename}:{caller.f_lineno}"
+        self._calls[0].executed.waits[line] = None
+        self.has_given_way = True
+        give_way()
 
     def _end(self, result: Any) -> None:
         """End the innermost call.
@@ -414,7 +448,7 @@ class watching:  # a block, no thing
         else:
             sys.setprofile(profile)
         watch.end()
-        self._executed.add(watch.ran)
+        self._executed.publish(watch.ran)
         self._executed.constants = watch.ran.constants
         self._executed.calls = watch.calls
         if self._outer is not None:

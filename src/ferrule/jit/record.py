@@ -79,7 +79,7 @@ def capture_call(
     call = _Call(Before(arguments, writes, found, state), executed)
     containers = Containers((tuple(args), dict(kwargs)), call.before.stand_ins)
     if containers.are_found_twice(state):
-        with others_turn():
+        with others_turn(), watching(executed):
             result = function(*args, **kwargs)
         return result, NotReplayable(
             "a container that it is given can be got at in another way; "
@@ -555,6 +555,10 @@ class _Call:
             raise NotReplayable(
                 "it asks for the time, or the like, and computes with other numbers than the call "
                 "before; pass them as tensors"
+            )
+        for line in ran.waits:
+            raise NotReplayable(
+                f"it waits for another thread, whose work is no part of a replay: {line}"
             )
         for line in ran.unseen:
             raise NotReplayable(
