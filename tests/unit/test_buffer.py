@@ -383,7 +383,7 @@ def test_many_threads_at_the_budget() -> None:
                 opaque = allocator.alloc(size)
             except MemoryError:
                 continue
-            with allocator._lock:
+            with ferrule.ir.buffer._system:
                 most.append(sum(allocator.live.values()))
             allocator.free(opaque, size)
 

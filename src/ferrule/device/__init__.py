@@ -180,11 +180,12 @@ class _Devices:
             device: Compiled | Interpreted = loaders[kind]()(name)
         except (ImportError, OSError) as error:
             raise DeviceUnavailableError(f"device {name} cannot be opened: {error}") from error
-        self._opened[name] = device
-        allocators[name] = device.allocator
-        if config().DEBUG >= 1:
+        # Several threads may open one at once: all take that of the first.
+        opened = self._opened.setdefault(name, device)
+        allocators[name] = opened.allocator
+        if opened is device and config().DEBUG >= 1:
             print(f"opened device {name}")
-        return device
+        return opened
 
     @property
     def DEFAULT(self) -> str:

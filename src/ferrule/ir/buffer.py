@@ -11,11 +11,10 @@ import weakref
 from collections.abc import Callable, Iterable
 from heapq import heapify, heappop
 from itertools import count
-from threading import RLock
-from typing import TYPE_CHECKING, Any, final
+from typing import TYPE_CHECKING, Any, Final, final
 
 from ferrule.base.config import config
-from ferrule.base.helpers import GlobalCounters
+from ferrule.base.helpers import GlobalCounters, lock_across_forks
 from ferrule.base.threadstate import Slot, this_thread
 from ferrule.ir.dtype import DType, dtypes
 
@@ -82,6 +81,9 @@ def host_memory() -> int:
         return 1 << 62
 
 
+_system: Final = lock_across_forks()
+"""Held while memory comes from the system or goes back, in any allocator; lists of kept blocks need
+no lock."""
 _HOST_MEMORY = host_memory()
 _MIN_KEPT_BYTES = 64 << 20  # bytes that may be kept however few are in use; not measured
 
@@ -111,8 +113,6 @@ class LRUAllocator(Allocator):
     def __init__(self, budget: int | None = None, capacity: int | None = None) -> None:
         self._budget = budget
         self._capacity = _HOST_MEMORY if capacity is None else capacity
-        self._lock = RLock()
-        """Held while memory comes from the system or goes back; lists of blocks need no lock."""
         self._held = 0
         self._most_used = 0
         self._next_look = _MIN_KEPT_BYTES
@@ -149,7 +149,7 @@ class LRUAllocator(Allocator):
             return self._kept[size].pop()[1]
         except LookupError:
             pass  # nothing of that size is kept
-        with self._lock:
+        with _system:
             self._make_room(size)
             opaque = self._alloc_or_flush(size)
             self._held += size
@@ -159,7 +159,7 @@ class LRUAllocator(Allocator):
         """Take back memory that `alloc(size)` gave, and keep it unless `LRU=0`."""
         settings = config()
         if not settings.LRU:
-            with self._lock:
+            with _system:
                 self._give_back(opaque, size)
             return
         kept = self._kept.get(size)
@@ -170,12 +170,12 @@ class LRUAllocator(Allocator):
             with self._lock:
                 self._put(size, kept)
         if settings.FERRULE_MEMORY_LIMIT is not None:  # it may have been lowered since
-            with self._lock:
+            with _system:
                 self._evict_until(self.budget)
 
     def free_cache(self) -> None:
         """Give all kept blocks back to the system."""
-        with self._lock:
+        with _system:
             self._evict_until(0)
 
     def _make_room(self, size: int) -> None:
