@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 from ferrule import Context, Tensor, TinyJit
+from ferrule.engine import realize as engine
 from ferrule.fusion.plans import graph_key
 from ferrule.nn.optim import Adam
 from ferrule.tensor import reading
@@ -457,6 +458,62 @@ def test_no_update_is_lost_around_a_wait() -> None:
 
     in_threads(work, 4)
     assert w.item() == 40
+
+
+# *** handlers of signals, which run amid whatever the main thread does ***
+
+needs_signals = pytest.mark.skipif(not hasattr(signal, "SIGUSR1"), reason="no such signal here")
+
+
+@pytest.fixture
+def read_in_handler() -> Iterator[list[Any]]:
+    """What a handler of SIGUSR1 has read, which computes with tensors of its own."""
+    own, read = Tensor([1.0, 2.0]).realize(), []
+
+    def handle(*_: object) -> None:
+        read.append((own * 2).tolist())
+        read.append(own.tolist())
+
+    before = signal.signal(signal.SIGUSR1, handle)
+    yield read
+    signal.signal(signal.SIGUSR1, before)
+
+
+@needs_signals
+def test_a_handler_of_a_signal_reads_amid_a_captured_function(read_in_handler: list[Any]) -> None:
+    w = Tensor([0.0]).realize()
+    signals = [signal.SIGUSR1] * 4
+
+    @TinyJit
+    def add(x: Tensor) -> Tensor:
+        w.add_(x)
+        if signals:
+            signal.raise_signal(signals.pop())
+        return w * 1
+
+    assert [add(Tensor([1.0])).item() for _ in range(40)] == list(range(1, 41))
+    assert read_in_handler == [[2.0, 4.0], [1.0, 2.0]] * 4
+    assert add.jit_cache
+
+
+@needs_signals
+def test_a_handler_of_a_signal_leaves_writes_to_the_computation_that_it_interrupts(
+    read_in_handler: list[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    w = Tensor([0.0]).realize()
+
+    def prepare(kernels: Any) -> Any:
+        if not read_in_handler:
+            read_in_handler.append("begun")
+            signal.raise_signal(signal.SIGUSR1)
+        return prepared(kernels)
+
+    prepared = engine.prepare
+    monkeypatch.setattr(engine, "prepare", prepare)
+    w.add_(1)
+    assert (w * 10).item() == 10
+    assert w.item() == 1
+    assert read_in_handler == ["begun", [2.0, 4.0], [1.0, 2.0]]
 
 
 @needs_fork

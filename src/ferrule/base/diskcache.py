@@ -23,7 +23,7 @@ import weakref
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
-from threading import Lock
+from threading import RLock
 from typing import TypeVar, final
 
 from ferrule.base.config import config
@@ -127,7 +127,7 @@ class DiskCache:
         self._folder = Path(folder)
         self._file = self._folder / _FILE
         self._largest_bytes = largest_bytes
-        self._lock = Lock()
+        self._lock = RLock()
         self._connection: sqlite3.Connection | None = None
         self._inode = 0
         self._usable = True

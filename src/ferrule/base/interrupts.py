@@ -1,10 +1,12 @@
-"""Blocks that Ctrl-C does not end halfway."""
+"""Handlers of signals: blocks that Ctrl-C does not end halfway, and code that a handler runs."""
 
 from __future__ import annotations
 
+import functools
 import importlib
+import sys
 from threading import current_thread, main_thread
-from types import FrameType
+from types import CodeType, FrameType
 from typing import Any, Final, final
 
 # The functions of Python's `signal` take ten times as long, to make members of enumerations.
@@ -40,3 +42,29 @@ class Whole:
             _signals.signal(_SIGINT, _raise)
             if self._came:
                 raise KeyboardInterrupt
+
+
+def running_handlers() -> int:
+    """The number of calls of the program's handlers of signals that this code is inside of.
+
+    A handler runs in the main thread, amid whatever runs there.
+    """
+    if current_thread() is not main_thread():
+        return 0
+    handlers = {_code_of(_signals.getsignal(number)) for number in _signals.valid_signals()}
+    count, frame = 0, sys._getframe().f_back
+    while frame is not None:
+        count += frame.f_code in handlers
+        frame = frame.f_back
+    return count
+
+
+def _code_of(handler: Any) -> CodeType | None:
+    """The code that runs first when a handler is called; None if that is not Python's."""
+    while isinstance(handler, functools.partial):
+        handler = handler.func
+    for found in (handler, getattr(handler, "__func__", None), type(handler).__call__):
+        code = getattr(found, "__code__", None)
+        if isinstance(code, CodeType):
+            return code
+    return None

@@ -25,6 +25,7 @@ class ThreadState:
     """
 
     __slots__ = (
+        "computes",
         "constants",
         "differentiated",
         "evaluated",
@@ -50,6 +51,8 @@ class ThreadState:
         self.constants: Any = None
         """The list to which each schedule adds the constants of its graph; see
         `jit/executed.py`."""
+        self.computes = False
+        """True in a computation; see `engine/realize.py`."""
         self.nodes = Table()
         """The live nodes that it made, by their keys; see `ir/node.py`."""
         self.passed: set[Any] = set()
@@ -86,7 +89,8 @@ class ThreadState:
         """The leaves whose gradients went through such a layer."""
         self.taken = 0
         """The number of times that another thread computed or overwrote a node of this one, or this
-        one computed, in a capture, a node that another made meanwhile."""
+        one computed, in a capture, a node that another made meanwhile, or what a signal's handler
+        asked for."""
         self.transforming = False
         """True while a transformation calls its function."""
 

@@ -16,6 +16,7 @@ from types import FrameType
 from typing import Any, TypeVar, final
 
 from ferrule.base.helpers import GlobalCounters
+from ferrule.base.interrupts import running_handlers
 from ferrule.base.records import dataclass
 from ferrule.base.threadstate import this_thread
 from ferrule.device import BufferCopy, CompiledASTRunner, JITRunner, observer, update_stats
@@ -343,14 +344,6 @@ class Lines:
         self.present = "" if serial is None else self._of_node.get(serial, "")
 
 
-def _forbid_reading(buffer: Buffer) -> None:
-    raise JitError(
-        f"{user_location()}: a tensor's values are read inside a captured function; a replay would "
-        "go on with the values of now. Return the tensor and read it outside, or compute with "
-        "tensors, for example x.where(a, b) in place of `if x.item():`"
-    )
-
-
 def is_capturing() -> bool:
     """True if this thread is recording runs."""
     return this_thread.state.observer is not None
@@ -360,6 +353,9 @@ def is_capturing() -> bool:
 @dataclass
 class Capture:
     """A `with` block in which every run is recorded, and reading values raises `JitError`.
+
+    A handler of a signal may compute and read what it likes, unrecorded: it is counted as another
+    thread would be (`ThreadState.taken`), since it may have done writes of the block.
 
     Buffers made inside are recorded as `PlaceHolder`s, so that the block needs no more memory than
     a plain run. All other buffers are kept alive. Afterwards `items` gives the runs.
@@ -378,6 +374,8 @@ class Capture:
     lacking: str | None = None
     """The text of the error if there was no room for a copy that only replays need."""
 
+    _handlers: int = 0
+    """The handlers of signals in which the block is."""
     _first_serial: int = 0
     _produced: set[int] = field(default_factory=set)
     _before: tuple[Any, ...] = ()
@@ -389,7 +387,8 @@ class Capture:
         # Serial numbers only grow, so every buffer of the block has a larger one.
         self._first_serial = newest_serial()
         since = watched_since.set(self._first_serial)
-        self._before = observer.set(self._run), read_guard.set(_forbid_reading), since
+        self._handlers = running_handlers()
+        self._before = observer.set(self._run), read_guard.set(self._forbid_reading), since
         this_thread.state.lines = self._lines
         return self
 
@@ -404,6 +403,8 @@ class Capture:
         self, runner: JITRunner, rawbufs: Sequence[Buffer], var_vals: dict[Variable, int]
     ) -> float | None:
         """Records a run, then runs it; runs that the runner starts itself are not recorded."""
+        if self._is_interrupted():
+            return runner(rawbufs, var_vals)
         self._note_values(runner, var_vals)
         args = [self._remember(runner, i, buffer) for i, buffer in enumerate(rawbufs)]
         self.recorded.append(Recorded(runner, args, self._lines.present or user_location()))
@@ -416,6 +417,20 @@ class Capture:
             observer.reset(observing)
             read_guard.reset(guarding)
             watched_since.reset(since)
+
+    def _forbid_reading(self, buffer: Buffer) -> None:
+        if not self._is_interrupted():
+            raise JitError(
+                f"{user_location()}: a tensor's values are read inside a captured function; a "
+                "replay would go on with the values of now. Return the tensor and read it outside, "
+                "or compute with tensors, for example x.where(a, b) in place of `if x.item():`"
+            )
+
+    def _is_interrupted(self) -> bool:
+        """True in a handler of a signal that came in the block, which is noted."""
+        is_interrupted = running_handlers() > self._handlers
+        this_thread.state.taken += is_interrupted
+        return is_interrupted
 
     def _note_values(self, runner: JITRunner, var_vals: dict[Variable, int]) -> None:
         for variable in runner.vars:

@@ -48,7 +48,7 @@ class _OneThread:
     """A block in which OpenBLAS computes on the calling thread; several threads may be inside."""
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
         self._inside = 0
         self._before = 1
 

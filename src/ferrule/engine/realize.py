@@ -70,6 +70,24 @@ def realize(nodes: Sequence[LazyBuffer]) -> None:
 
 
 def _compute(nodes: Sequence[LazyBuffer]) -> None:
+    """Compute nodes, with all pending writes.
+
+    A signal's handler, or a destructor, may call this in the middle of a computation of its own
+    thread. The pending writes are left to that one, which may be at them.
+    """
+    state = this_thread.state
+    if state.computes:
+        with none_pending():
+            _compute_now(nodes)
+        return
+    state.computes = True
+    try:
+        _compute_now(nodes)
+    finally:
+        state.computes = False
+
+
+def _compute_now(nodes: Sequence[LazyBuffer]) -> None:
     newest = newest_serial()
     schedule = make_schedule(nodes)
     runners = prepare(schedule.plan.kernels)
@@ -117,7 +135,7 @@ def settle_writes() -> None:
     A write that raises is left to the call that reads it, which gets the error.
     """
     pending = pending_writes()
-    if not pending:
+    if not pending or this_thread.state.computes:
         return
     with turn:
         if not _is_computed([storage.node for storage in pending]):

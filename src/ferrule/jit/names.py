@@ -13,7 +13,7 @@ import types
 from collections.abc import Iterator
 from itertools import chain
 from string import Formatter
-from threading import Lock
+from threading import RLock
 from typing import Final, TypeAlias, final
 
 from ferrule.base.records import dataclass
@@ -164,7 +164,7 @@ def _sources_of(code: types.CodeType) -> list[_Function] | None:
     return found or None
 
 
-_parsing: Final = Lock()
+_parsing: Final = RLock()
 """Python 3.11 may raise SystemError where two threads parse at once (cpython issue 106905)."""
 
 

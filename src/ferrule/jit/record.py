@@ -104,8 +104,8 @@ def capture_call(
             )
         if this_thread.state.taken != taken or call.capture.uses_others:
             raise NotReplayable(
-                "another thread computed some of it, or wrote to what it reads; "
-                "a later call is tried again"
+                "another thread, or a signal's handler, computed some of it, or wrote to what it "
+                "reads; a later call is tried again"
             )
         replay: Replay | NotReplayable = call.replay_if_there_is_room()
     except NotReplayable as reason:

@@ -168,7 +168,9 @@ class NativeRuntime:
         return asked if asked <= self._ready else self._start(asked)
 
     def _start(self, asked: int) -> int:
-        with self._lock:
+        if not self._lock.acquire(blocking=False):
+            return min(asked, self._ready)  # another thread is at it, or this one, if interrupted
+        try:
             if asked > self._most:
                 asked = self._most
             try:
@@ -179,6 +181,8 @@ class NativeRuntime:
                 # The system gives no more threads, so kernels use those that are there.
                 self._most = self._ready
             return min(asked, self._ready)
+        finally:
+            self._lock.release()
 
     def stop(self) -> None:
         """End the workers, for good: kernels run on the calling thread from now on."""
