@@ -14,6 +14,7 @@ import pytest
 from ferrule import Context, Tensor, TinyJit
 from ferrule.engine import realize as engine
 from ferrule.fusion.plans import graph_key
+from ferrule.jit import readers
 from ferrule.nn.optim import Adam
 from ferrule.tensor import reading
 
@@ -334,6 +335,27 @@ def test_an_array_that_is_dropped_meanwhile_spoils_no_plan(monkeypatch: pytest.M
         monkeypatch.undo()
     assert w.tolist() == [[15] * 7] * 3
     assert (arrays[0] == 0).all()
+
+
+def test_what_is_taken_while_a_capture_begins_keeps_its_contents(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The capture gives the memory a new node, and another thread has just taken the old one."""
+    w, taken = Tensor.zeros(3).contiguous().realize(), list[Tensor]()
+    add = TinyJit(lambda x: w.add_(x).realize())
+    add(Tensor([1.0]))
+
+    def take_first(owner: Any) -> None:
+        if owner is w._cell and not taken:
+            in_a_thread(lambda: taken.append(w * 1))
+        renew(owner)
+
+    renew = readers._renew
+    monkeypatch.setattr(readers, "_renew", take_first)
+    for _ in range(3):
+        add(Tensor([1.0]))
+    assert w.tolist() == [4] * 3
+    assert taken[0].tolist() == [1] * 3
 
 
 def test_writes_after_those_of_a_thread_that_is_over_belong_to_their_own() -> None:

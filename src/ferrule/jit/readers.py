@@ -28,13 +28,19 @@ def leave_to_readers(owner: Owner) -> None:
     if not readers(owner):
         return
     old = present_version(owner)
-    memory = old.realized
-    assert memory is not None, f"{old} was not computed"
+    kept = _copy_of(old)
+    _renew(owner)
+    old.realized = kept
+
+
+def _copy_of(node: LazyBuffer) -> Buffer:
+    """New memory with the contents of a node."""
+    memory = node.realized
+    assert memory is not None, f"{node} was not computed"
     kept = Buffer(memory.device, memory.size, memory.dtype)
     BufferCopy(memory.device, memory.nbytes, memory.device)([kept, memory], {})
-    _renew(owner)
     kept.note_write()  # so that a capture in another thread sees whose contents these are
-    old.realized = kept
+    return kept
 
 
 def renew(owners: Iterable[Owner], writes: bool) -> None:
@@ -49,7 +55,10 @@ def renew(owners: Iterable[Owner], writes: bool) -> None:
         if writes:
             leave_to_readers(owner)
         if not readers(owner):
+            before = StorageRef(owner.value) if isinstance(owner, StorageRef) else None
             _renew(owner)
+            if before is not None and readers(before):  # another thread took it meanwhile
+                before.value.node.realized = _copy_of(before.value.node)
 
 
 def _renew(owner: Owner) -> None:
