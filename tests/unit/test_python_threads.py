@@ -4,16 +4,20 @@ import os
 import signal
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 
 from ferrule import Context, Tensor, TinyJit
+from ferrule.device import Device
 from ferrule.engine import realize as engine
 from ferrule.fusion.plans import graph_key
+from ferrule.ir.buffer import Allocator, LRUAllocator, allocators
 from ferrule.jit import readers
 from ferrule.nn.optim import Adam
 from ferrule.tensor import reading
@@ -480,6 +484,74 @@ def test_no_update_is_lost_around_a_wait() -> None:
 
     in_threads(work, 4)
     assert w.item() == 40
+
+
+# *** servers, and what threads begin with ***
+
+
+def test_requests_of_many_threads_to_one_captured_model() -> None:
+    """Batches of several sizes, and a setting of the model that changes amid them."""
+    random = np.random.RandomState(0)
+    w = Tensor(random.randint(-3, 4, (5, 3)).astype(np.float32)).realize()
+    model = SimpleNamespace(w=w, scale=1.0)
+    infer = TinyJit(lambda x: (x @ model.w).relu() * model.scale)
+    batches = [random.randint(-3, 4, (1 + n % 5, 5)).astype(np.float32) for n in range(32)]
+    weights = w.numpy()
+
+    def request(number: int) -> None:
+        x = Tensor(batches[number]).realize()
+        for step in range(4):
+            found = infer(x).numpy()
+            wanted = np.maximum(batches[number] @ weights, 0)
+            assert any((found == wanted * scale).all() for scale in (1.0, 2.0))
+            if number == step == 3:
+                model.scale = 2.0
+
+    in_threads(request, 32)
+    assert infer.jit_cache
+    for batch in batches[:5]:
+        assert (infer(Tensor(batch)).numpy() == np.maximum(batch @ weights, 0) * 2).all()
+
+
+def test_threads_that_open_a_device_at_once_get_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    both = threading.Barrier(2)
+
+    def opened(name: str) -> Any:
+        both.wait(20)
+        return SimpleNamespace(allocator=Allocator())
+
+    monkeypatch.setattr(Device, "_opened", dict(Device._opened))
+    monkeypatch.setitem(Device._registered, "OPENED_TWICE", opened)
+    found: list[Any] = []
+    in_threads(lambda _: found.append(Device["OPENED_TWICE"]), 2)
+    assert found[0] is found[1]
+    assert allocators["OPENED_TWICE"] is found[0].allocator
+
+
+@needs_fork
+@pytest.mark.filterwarnings("ignore:.*use of fork:DeprecationWarning")
+def test_a_forked_child_takes_memory_though_another_thread_was_at_it() -> None:
+    inside = threading.Event()
+
+    class Slow(LRUAllocator):
+        def _alloc(self, size: int) -> Any:
+            inside.set()
+            time.sleep(0.2)
+            return bytearray(size)
+
+        def _free(self, opaque: Any) -> None:
+            pass
+
+    allocator = Slow()
+    thread = threading.Thread(target=allocator.alloc, args=(8,))
+    thread.start()
+    assert inside.wait(60)
+    child = os.fork()
+    if not child:
+        signal.alarm(20)
+        os._exit(0 if len(allocator.alloc(16)) == 16 else 1)
+    assert os.waitpid(child, 0)[1] == 0
+    thread.join()
 
 
 # *** handlers of signals, which run amid whatever the main thread does ***
