@@ -613,29 +613,36 @@ def test_a_handler_of_a_signal_leaves_writes_to_the_computation_that_it_interrup
 @needs_fork
 @pytest.mark.filterwarnings("ignore:.*use of fork:DeprecationWarning")
 def test_a_forked_child_calls_a_function_that_another_thread_was_in() -> None:
-    inside, go_on = threading.Event(), threading.Event()
-    double = TinyJit(lambda x: (inside.set(), go_on.wait(60), x * 2)[2])
-    go_on.set()
-    double(Tensor([1.0]))
-    inside.clear()
-    go_on.clear()
+    """The function waits without locks: the child would find these locked itself."""
+    begun: list[int] = []
+    may_end = [True]
+
+    @TinyJit
+    def double(x: Tensor) -> Tensor:
+        begun.append(1)
+        while not may_end:
+            time.sleep(0.001)
+        return x * 2
 
     def work() -> None:
         with Context(FERRULE_DEVICE="NUMPY"):
             double(Tensor([1.0]))
 
+    double(Tensor([1.0]))
+    may_end.clear()
     thread = threading.Thread(target=work)
     thread.start()
     try:
-        assert inside.wait(60)
+        while len(begun) < 2:
+            time.sleep(0.001)
         child = os.fork()
         if not child:
             signal.alarm(20)
-            go_on.set()
+            may_end.append(True)
             os._exit(0 if double(Tensor([3.0])).tolist() == [6.0] else 1)
         assert os.waitpid(child, 0)[1] == 0
     finally:
-        go_on.set()
+        may_end.append(True)
         thread.join()
 
 

@@ -13,6 +13,7 @@ from typing import Any, Final, final
 _signals: Final[Any] = importlib.import_module("_signal")
 _SIGINT: Final = _signals.SIGINT
 _raise: Final = _signals.default_int_handler
+_NUMBERS: Final = tuple(_signals.valid_signals())
 
 
 @final
@@ -51,10 +52,11 @@ def running_handlers() -> int:
     """
     if current_thread() is not main_thread():
         return 0
-    handlers = {_code_of(_signals.getsignal(number)) for number in _signals.valid_signals()}
-    count, frame = 0, sys._getframe().f_back
+    handlers = [handler for handler in map(_signals.getsignal, _NUMBERS) if callable(handler)]
+    codes = {_code_of(handler) for handler in handlers if handler is not _raise}
+    count, frame = 0, sys._getframe().f_back if codes else None
     while frame is not None:
-        count += frame.f_code in handlers
+        count += frame.f_code in codes
         frame = frame.f_back
     return count
 
