@@ -18,7 +18,7 @@ from ferrule.device import Device
 from ferrule.engine import realize as engine
 from ferrule.fusion.plans import graph_key
 from ferrule.ir.buffer import Allocator, LRUAllocator, allocators
-from ferrule.jit import reach, readers
+from ferrule.jit import owners, readers
 from ferrule.nn.optim import Adam
 from ferrule.tensor import reading
 
@@ -375,7 +375,7 @@ def test_a_look_at_all_objects_disturbs_no_thread_that_makes_a_tuple() -> None:
             return
         try:
             for _ in range(20):
-                assert reach.Holders([memory]).owners(memory.serial) == [kept._cell]
+                assert owners.Holders([memory]).owners(memory.serial) == [kept._cell]
         finally:
             stop.set()
 

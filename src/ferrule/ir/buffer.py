@@ -167,7 +167,7 @@ class LRUAllocator(Allocator):
             kept = self._kept.setdefault(size, [])
         kept.append((next(self._clock), opaque))
         if self._kept.get(size) is not kept:  # it was empty, and has been dropped meanwhile
-            with self._lock:
+            with _system:
                 self._put(size, kept)
         if settings.FERRULE_MEMORY_LIMIT is not None:  # it may have been lowered since
             with _system:
