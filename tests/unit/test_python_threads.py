@@ -692,3 +692,28 @@ def test_a_forked_child_computes_whatever_other_threads_did() -> None:
     finally:
         stop.set()
         thread.join()
+
+
+def test_a_lock_that_is_held_around_a_call_and_taken_in_another(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("ferrule.jit.exclusion._PATIENCE", 0.2)
+    lock, begun = threading.Lock(), threading.Event()
+    total, one = Tensor([4.0]).realize(), Tensor([1.0]).realize()
+
+    @TinyJit
+    def scale(x: Tensor) -> Tensor:
+        begun.set()
+        with lock:
+            return (x * total).realize()
+
+    add = TinyJit(lambda x: (x + total).realize())
+    with lock:
+        other = threading.Thread(target=scale, args=(one,), daemon=True)
+        other.start()
+        assert begun.wait(10)
+        assert add(one).tolist() == [5.0]
+    other.join(20)
+    assert not other.is_alive()
+    assert [add(one).tolist() for _ in range(3)] == [[5.0]] * 3
+    assert add.jit_cache

@@ -8,7 +8,10 @@ inside such a call does not wait.
 
 The function may wait for a thread that itself calls a captured function with these tensors, as one
 that shares out its work to a pool of threads does. So others may use its cells from when it begins
-to wait until it uses this package again (`jit/executed.py` sees both), as with a monitor.
+to wait until it uses this package again (`jit/executed.py` sees both), as with a monitor. A lock of
+the program's own is not seen: one that the function waits for may be held around another call of
+it. So no call waits for longer than `_PATIENCE`; then it runs beside the other one, plainly, as it
+would without captures.
 """
 
 from __future__ import annotations
@@ -38,6 +41,7 @@ class _Run:
         """True if it was captured when it gave way."""
 
 
+_PATIENCE = 20.0  # seconds without the end of any call; not measured
 _running: Final[list[_Run]] = []
 _changed: Final = Condition(turn)
 
@@ -48,12 +52,18 @@ def anyone_runs() -> bool:
 
 
 def wait_for_others(cells: Collection[int]) -> None:
-    """Waits until no call of another thread has any of these cells.
+    """Waits until no call of another thread has any of these cells, or for `_PATIENCE`.
 
     The caller holds `turn`, which is released while it waits.
     """
-    while not _runs_of_this_thread() and _are_taken(cells):
-        _changed.wait()
+    if not _runs_of_this_thread():
+        _wait(cells)
+
+
+def _wait(cells: Collection[int]) -> None:
+    while _are_taken(cells):
+        if not _changed.wait(_PATIENCE):
+            return
 
 
 def _runs_of_this_thread() -> list[_Run]:
@@ -75,15 +85,18 @@ def _are_taken(cells: Collection[int]) -> bool:
 def alone(cells: Collection[int]) -> Iterator[bool]:
     """A block that has these cells: no other thread runs one with any of them meanwhile.
 
-    Gives True if the block may be captured: no call that is being captured has given way to it.
+    Gives True if the block may be captured: no call that is being captured has given way to it,
+    and it has not run out of patience with another one.
     """
     run = _Run(cells)
     with turn:
         wait_for_others(cells)
         others = [other for other in _running if other.thread != run.thread and other.captures]
+        is_alone = all([other.cells.isdisjoint(run.cells) for other in others])
+        is_alone = is_alone and not _are_taken(cells)
         _running.append(run)
     try:
-        yield all([other.cells.isdisjoint(run.cells) for other in others])
+        yield is_alone
     finally:
         if run in _running:  # not in a child that was forked in the block
             _running.remove(run)  # before it can be interrupted
@@ -106,8 +119,7 @@ def come_back() -> None:
     runs = _runs_of_this_thread()
     cells = frozenset().union(*[run.cells for run in runs])
     with turn:
-        while _are_taken(cells):
-            _changed.wait()
+        _wait(cells)
         for run in runs:
             run.has_given_way = run.captures = False
 
