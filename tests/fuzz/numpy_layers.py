@@ -160,9 +160,11 @@ def _of_classes(
     reduction: str = "mean",
     label_smoothing: float = 0.0,
 ) -> Any:
-    """Of indices of classes, which are on the last of two axes."""
+    """Of indices of classes, which are on the last of two axes; NaN for one that is no class."""
     only_if(logs.ndim == 2 and target.ndim == 1)
-    right = -logs[np.arange(len(logs)), as_integers(target)]
+    classes, count = as_integers(target), logs.shape[1]
+    right = -logs[np.arange(len(logs)), np.clip(classes, 0, count - 1)]
+    right = np.where((classes >= 0) & (classes < count), right, np.nan)
     losses = (1 - label_smoothing) * right - label_smoothing * logs.mean(-1)
     counted = target != ignore_index
     losses = np.where(counted, losses, 0)
