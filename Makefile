@@ -77,7 +77,7 @@ test-newest: ## Run what depends on the interpreter with the newest Python (see 
 	.ci/python 3.14 -n 2 --dist worksteal $(CORE_TESTS)
 
 test-pythons: ## Run all tests with the other Pythons (see .ci/python)
-	for version in 3.12 3.13 3.14; do .ci/python $$version -n 2 --dist worksteal tests || exit 1; done
+	for version in 3.12 3.13 3.14; do WHOLE=1 .ci/python $$version -n 2 --dist worksteal tests || exit 1; done
 
 test-all: test test-pythons test-torch test-opencl test-cuda-fake test-wheel test-lowest ## Run everything there is
 

@@ -250,7 +250,9 @@ def test_a_full_disk_and_a_foreign_lock_are_no_error(tmp_path: Path) -> None:
 
 def as_nobody(code: str, folder: Path) -> str:
     """Runs code as an ordinary user, since root may write anywhere."""
-    drop = "import os\nif os.geteuid() == 0: os.setgid(65534); os.setuid(65534)\n"
+    # First what Python imports when it is needed: its files may be out of that user's reach.
+    drop = "import os, pathlib\npathlib.Path('/').as_uri()\n"
+    drop += "if os.geteuid() == 0: os.setgid(65534); os.setuid(65534)\n"
     output, _ = run_python("import ferrule.base.diskcache\n" + drop + code, folder).communicate()
     return output.strip()
 

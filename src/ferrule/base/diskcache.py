@@ -240,9 +240,14 @@ class DiskCache:
             isolation_level=None,
             check_same_thread=False,
         )
-        database.execute("PRAGMA synchronous = NORMAL")
-        if not database.execute("SELECT 1 FROM sqlite_master WHERE name = 'entries'").fetchall():
-            _lay_out(database)
+        try:
+            database.execute("PRAGMA synchronous = NORMAL")
+            found = database.execute("SELECT 1 FROM sqlite_master WHERE name = 'entries'")
+            if not found.fetchall():
+                _lay_out(database)
+        except BaseException:  # the file may be no database
+            database.close()
+            raise
         return database
 
     def _set_aside(self, reason: str) -> None:
