@@ -262,7 +262,6 @@ class TensorBase:
     def _become(self, other: TensorBase) -> None:
         """Makes this tensor a handle on the same memory, with the same movement of its parent."""
         self._set(other._cell)
-        changes.count += 1
         self._shape = other._shape
         self._parent = other._parent
         self._move = other._move

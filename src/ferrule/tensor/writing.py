@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from ferrule.base.changes import changes
 from ferrule.tensor.base import Tensor
 from ferrule.tensor.keywords import method
 
@@ -47,6 +48,7 @@ def replace(self: Tensor, other: Tensor) -> Tensor:
             view._parent = before
     leaf, requires_grad, grad = self._leaf, self._requires_grad, self._grad
     self._become(other)
+    changes.count += 1
     self._detached = other._detached
     self._leaf, self._requires_grad, self._grad = leaf, requires_grad, grad
     return self
