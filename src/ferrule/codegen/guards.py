@@ -258,5 +258,5 @@ def _in_rows(kernel: Kernel, target: Target) -> Kernel:
     for nest in plan.kernel.roots:
         below = plan.below(nest.name)
         if below and not stores_to_one_place(nest) and not has_stages(plan, nest.name):
-            schedule_rows(plan, nest.name, below)
+            schedule_rows(plan, nest.name)
     return plan.kernel

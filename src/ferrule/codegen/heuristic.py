@@ -8,6 +8,8 @@ blocks have schedules of their own (`codegen/schedules/gpu/schedule.py`).
 
 from __future__ import annotations
 
+from functools import partial
+
 from ferrule.codegen.kernel import Kernel, stores_to_one_place
 from ferrule.codegen.opt import Opt
 from ferrule.codegen.plan import Plan
@@ -59,11 +61,8 @@ def _schedule_root(plan: Plan, name: str) -> None:
     if has_stages(plan, name):
         schedule_chain(plan, name)
         return
+    proposals = [partial(schedule_few_terms, name=name), partial(schedule_rows, name=name)]
     contraction = next((n for n in below if is_contraction(nest, plan.nest(n))), None)
-    tiled = (
-        contraction is not None
-        and len(below) == 1
-        and schedule_contraction(plan, name, contraction)
-    )
-    if not tiled and not plan.attempt(schedule_few_terms, name, *below):
-        schedule_rows(plan, name, below)
+    if contraction is not None and len(below) == 1:
+        proposals.insert(0, partial(schedule_contraction, name=name, n=contraction))
+    plan.best(*proposals)

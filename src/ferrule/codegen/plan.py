@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Container, Iterable, Sequence
 from math import prod
+from operator import itemgetter
 from typing import Any
 
 from ferrule.codegen.analysis.loop_bounds import loop_end, loop_start
 from ferrule.codegen.analysis.window import distance
+from ferrule.codegen.estimate import ERROR, LAUNCH, cycles, least_cycles
 from ferrule.codegen.kernel import Kernel, Kind, Loop, Nest
 from ferrule.codegen.opt import PRIMITIVES, Opt
 from ferrule.codegen.primitives.editing import (
@@ -29,14 +31,11 @@ from ferrule.ir.expr import (
     substitute,
     toposort,
 )
-from ferrule.ir.target import Target
+from ferrule.ir.target import LINE_BYTES, PAGE_BYTES, Target
 
 MIN_PARALLEL_WORK = 150_000
 """Operations, about 2 us of a core: with less work a kernel is not shared out among threads.
 Set in 2026-11; not measured by itself."""
-PAGE_BYTES = 4096
-LINE_BYTES = 64
-"""Bytes of a page and of a cache line, the same on all processors so far."""
 MAX_SCRATCH_BYTES = 3 << 20
 """Bytes of scratch memory of a thread, which is on its stack. A stack has 8 MiB as a rule."""
 COSTLY_WORK = 12
@@ -146,6 +145,29 @@ class Plan:
             pass
         self._restore(kernel, count)
         return False
+
+    def best(self, *proposals: Callable[[Plan], bool]) -> bool:
+        """Apply the first proposal, or one whose kernel surely takes less time, as estimated.
+
+        Those that do not suit are left out, as by `attempt`. False, with nothing changed, if none
+        suits.
+        """
+        kernel, count = self.kernel, len(self.opts)
+        found: list[tuple[float, Kernel, list[Opt]]] = []
+        for proposal in proposals:
+            if found and found[0][0] <= max(ERROR * least_cycles(kernel, self.target), LAUNCH):
+                break
+            if self.attempt(proposal):
+                taken = cycles(self.kernel, self.target)
+                found.append((taken, self.kernel, self.opts[count:]))
+                self._restore(kernel, count)
+        if not found:
+            return False
+        least = min(found, key=itemgetter(0))
+        surely = least[0] * ERROR < found[0][0]
+        _, self.kernel, opts = least if surely else found[0]
+        self.opts += opts
+        return True
 
     def _restore(self, kernel: Kernel, count: int) -> None:
         """Restore a kernel, and the number of opts that it had."""

@@ -23,10 +23,14 @@ from collections.abc import Mapping
 from dataclasses import asdict, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any, final
+from typing import Any, Final, final
 
 from ferrule.base.config import config, usable_cores
 from ferrule.base.records import dataclass
+
+PAGE_BYTES: Final = 4096
+LINE_BYTES: Final = 64
+"""Bytes of a page and of a cache line, the same on all processors so far."""
 
 
 @final

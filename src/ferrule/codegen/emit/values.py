@@ -17,7 +17,7 @@ from ferrule.codegen.analysis.vector_shuffles import few_vectors, near_lanes, wh
 from ferrule.codegen.emit.emitter import I32, I64, Copy, Emitter
 from ferrule.codegen.intrinsics import COPIED_BYTES
 from ferrule.codegen.kernel import MAX_ACCESS_BYTES, Compute, Kernel, Kind, Loop, Nest, loaded_again
-from ferrule.codegen.plan import LINE_BYTES, gap_of_copies
+from ferrule.codegen.plan import gap_of_copies
 from ferrule.codegen.threads import Digit, Threads, in_registers
 from ferrule.codegen.uops import UOp, UOps
 from ferrule.ir.dtype import DType, dtypes
@@ -33,6 +33,7 @@ from ferrule.ir.expr import (
     step_along,
     substitute,
 )
+from ferrule.ir.target import LINE_BYTES
 
 _LANE = -1  # in the place of an index: every lane
 _MAX_RECURSION = 64  # levels; deeper expressions are computed bottom-up (not measured)

@@ -12,9 +12,10 @@ from math import gcd, prod
 from ferrule.base.records import dataclass
 from ferrule.codegen.analysis.window import Window, distance, overlap
 from ferrule.codegen.kernel import Kind
-from ferrule.codegen.plan import LINE_BYTES, PAGE_BYTES, Plan, loads, step_of
+from ferrule.codegen.plan import Plan, loads, step_of
 from ferrule.codegen.schedules.tile import Tile
 from ferrule.ir.expr import Expr, as_expr
+from ferrule.ir.target import LINE_BYTES, PAGE_BYTES
 
 UNROLL_FACTORS = (4, 7, 6, 5, 3)
 """Terms at a time: the first factor that leaves no tail. 14 terms by 7 take a fifth less time than

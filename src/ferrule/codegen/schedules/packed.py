@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ferrule.codegen.plan import PAGE_BYTES, Plan, bytes_loaded, load_step, loads, step_of
+from ferrule.codegen.plan import Plan, bytes_loaded, load_step, loads, step_of
 from ferrule.codegen.schedules.copies import PREFETCH_BYTES
 from ferrule.ir.expr import Expr, const
+from ferrule.ir.target import PAGE_BYTES
 
 STEPS_AHEAD = 16
 """Steps of k from a copied element of a panel to the one that is prefetched (2026-11-22): twice as

@@ -11,16 +11,7 @@ from math import ceil, gcd, prod
 
 from ferrule.base.records import dataclass
 from ferrule.codegen.kernel import Compute, Kind, Nest
-from ferrule.codegen.plan import (
-    LINE_BYTES,
-    PAGE_BYTES,
-    Plan,
-    bytes_loaded,
-    load_step,
-    loads,
-    outer_loads,
-    step_of,
-)
+from ferrule.codegen.plan import Plan, bytes_loaded, load_step, loads, outer_loads, step_of
 from ferrule.codegen.schedules.cpu.amx import schedule_amx
 from ferrule.codegen.schedules.cpu.blocks import schedule_blocks
 from ferrule.codegen.schedules.cpu.depthwise import schedule_taps
@@ -37,6 +28,7 @@ from ferrule.codegen.schedules.tile import (
     tile_cost,
 )
 from ferrule.ir.expr import TRUE, Expr
+from ferrule.ir.target import LINE_BYTES, PAGE_BYTES
 
 # Tuning constants. They were set with the changes of 2026-11-21 and 22, on the processors of
 # docs/performance.md; what was measured then are whole kernels, not each number by itself.

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 from math import prod
 
-from ferrule.codegen.plan import LINE_BYTES, PAGE_BYTES, Plan, loads, step_of
+from ferrule.codegen.plan import Plan, loads, step_of
 from ferrule.ir.expr import Expr
+from ferrule.ir.target import LINE_BYTES, PAGE_BYTES
 
 # Tuning constants of 2026-11-22, on the processors of docs/performance.md.
 MAX_ROWS = 4

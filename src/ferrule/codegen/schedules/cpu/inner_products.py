@@ -13,9 +13,10 @@ from math import prod
 from ferrule.base.records import dataclass
 from ferrule.codegen.analysis.window import distance
 from ferrule.codegen.kernel import Nest
-from ferrule.codegen.plan import LINE_BYTES, Plan, bytes_loaded, loads, step_of
+from ferrule.codegen.plan import Plan, bytes_loaded, loads, step_of
 from ferrule.codegen.schedules.tile import Tile, best_tile
 from ferrule.ir.expr import TRUE, Expr
+from ferrule.ir.target import LINE_BYTES
 
 # Tuning constants of 2026-11-21 and 23, on the processors of docs/performance.md: the gradient of a
 # 1 x 1 convolution's weights then took two thirds of the time. Not measured one by one.

@@ -5,24 +5,18 @@ are costly.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from math import prod
 
 from ferrule.codegen.analysis.vector_shuffles import MAX_VECTORS
 from ferrule.codegen.kernel import Kind, Loop, Nest
-from ferrule.codegen.plan import (
-    LINE_BYTES,
-    MIN_PARALLEL_WORK,
-    PAGE_BYTES,
-    Plan,
-    bytes_loaded,
-    loads,
-    step_of,
-)
+from ferrule.codegen.plan import MIN_PARALLEL_WORK, Plan, bytes_loaded, loads, step_of
 from ferrule.codegen.primitives.editing import descendants
 from ferrule.codegen.primitives.nests import mergeable, shared_row
 from ferrule.codegen.schedules.cpu.gemv import schedule_panels
 from ferrule.codegen.schedules.cpu.streams import bypasses_caches
 from ferrule.ir.expr import COSTLY, Expr, const, toposort
+from ferrule.ir.target import LINE_BYTES, PAGE_BYTES
 
 # Tuning constants, set between 2026-11-21 and 23 on the processors of docs/performance.md. Those
 # without a figure were not measured by themselves.
@@ -45,16 +39,38 @@ CHUNK_MULTIPLE = 64
 """Elements; chunks whose size is a multiple have only full vectors."""
 
 
-def schedule_rows(plan: Plan, name: str, below: Sequence[str]) -> None:
-    """Schedule a root nest and the reduces inside it."""
-    merge_siblings(plan, below)
+def schedule_rows(plan: Plan, name: str) -> bool:
+    """Schedule a root nest and the reduces inside it, with the lanes that take the least time."""
+    merge_siblings(plan, plan.below(name))
+    _recompute_first(plan, name, plan.below(name))
+    axes = _lane_axes(plan, name, plan.below(name))
+    return plan.best(*[partial(_schedule_lanes, name=name, column=axis) for axis in axes])
+
+
+def _lane_axes(plan: Plan, name: str, below: Sequence[str]) -> list[Expr | None]:
+    """The result axes along which lanes may be, the most likely one first; None for lanes along
+    the terms.
+
+    They are those along which something is contiguous, or the one along which lanes gather.
+    """
+    computes = [c for n in (name, *below) for c in plan.nest(n).computes]
+    indices = [e.src[0] for c in computes for e in loads(c.value)]
+    indices += [c.store.index for c in computes if c.store is not None]
+    found: list[Expr | None] = [
+        loop.range
+        for loop in plan.nest(name).loops
+        if loop.kind is Kind.SERIAL and any([step_of(index, loop.range) == 1 for index in indices])
+    ]
+    best = column_axis(plan, name, below)
+    first = [_gather_axis(plan, name, below) if best is None else best, None]
+    return [*dict.fromkeys([*first, *found])]
+
+
+def _schedule_lanes(plan: Plan, name: str, column: Expr | None) -> bool:
+    """Schedule a root and its reduces with lanes along a result axis, or else along the terms."""
     below = plan.below(name)
-    _recompute_first(plan, name, below)
-    column = column_axis(plan, name, below)
-    if column is None:
-        column = _gather_axis(plan, name, below)
     if column is not None and len(below) == 1 and schedule_panels(plan, name, below[0], column):
-        return
+        return True
     if column is not None:
         apart = [n for n in below if n not in _inside(plan, name, below, column)]
         _columns(plan, name, below, column)
@@ -69,6 +85,7 @@ def schedule_rows(plan: Plan, name: str, below: Sequence[str]) -> None:
         plan.do("nontemporal", name)
     _share_rows(plan, name)
     _prefetch_rows(plan, name)
+    return True
 
 
 def merge_siblings(plan: Plan, below: Sequence[str]) -> None:

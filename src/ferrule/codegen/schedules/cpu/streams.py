@@ -30,13 +30,14 @@ def schedule_stream(plan: Plan, name: str) -> None:
     _segment(plan, name)
 
 
-def schedule_few_terms(plan: Plan, name: str, *below: str) -> bool:
+def schedule_few_terms(plan: Plan, name: str) -> bool:
     """Schedule sums of a few terms, as over a small window, as element-wise work.
 
     All loads must be near along some axis: between the borders no load has a mask then. False if
     several results share such a sum, as each would compute it anew.
     """
     nest = plan.nest(name)
+    below = plan.below(name)
     nests = [plan.nest(n) for n in below]
     if any(n.at is not None and n.at[0] == name and n.at[1] < len(nest.loops) for n in nests):
         return False

@@ -16,11 +16,12 @@ from typing import final
 
 from ferrule.base.records import dataclass
 from ferrule.codegen.kernel import Kind
-from ferrule.codegen.plan import LINE_BYTES, Plan, loads, step_of
+from ferrule.codegen.plan import Plan, loads, step_of
 from ferrule.codegen.primitives.nests import shared_row
 from ferrule.codegen.schedules.gpu.cost import multiprocessors
 from ferrule.codegen.schedules.gpu.streams import MIN_SIDE, aligned_lanes, last
 from ferrule.ir.expr import Expr, ExprOp, toposort
+from ferrule.ir.target import LINE_BYTES
 
 # Not measured unless a figure is given: chosen from registers and from NVRTC's machine code
 # (docs/design/experiments.md, Rows, and sums in parts).

@@ -17,14 +17,14 @@ from collections.abc import Iterator, Sequence
 from math import gcd, prod
 
 from ferrule.codegen.kernel import MAX_ACCESS_BYTES, Kind
-from ferrule.codegen.plan import LINE_BYTES, Plan
+from ferrule.codegen.plan import Plan
 from ferrule.codegen.primitives.loops import MAX_SKIP_SIZE
 from ferrule.codegen.primitives.nests import chosen_place
 from ferrule.codegen.schedules.cpu.scatters import cut_out, fill_inside, owned, stored_by
 from ferrule.codegen.schedules.gpu.cost import clock
 from ferrule.codegen.schedules.gpu.streams import aligned_lanes
 from ferrule.ir.expr import Expr, ExprOp, toposort
-from ferrule.ir.target import Target
+from ferrule.ir.target import LINE_BYTES, Target
 
 PLACES_AT_ONCE = 8  # elements whose places a thread loads before it stores the first
 LOOKS_AT_ONCE = 4  # looks of all threads together before the elements that they found are done
