@@ -222,6 +222,12 @@ class LazyBuffer(Node):
         value = reduced_const(op, self, shape)
         if value is not None:
             return LazyBuffer.const(value, self.dtype, shape, self.device)
+        if self.op is MovementOps.EXPAND and self.realized is None:
+            repeated = self.srcs[0]
+            pairs = zip(repeated.shape, self.shape, strict=True)
+            once = tuple([n if a in chosen else m for a, (m, n) in enumerate(pairs)])
+            if once != self.shape:  # equal results are computed once
+                return repeated.expand(once).r(op, chosen).expand(shape)
         return _make(op, srcs, shape, shape, self.dtype, self.device, key)
 
     def scatter(self, index: LazyBuffer, axis: int, size: sint, how: str = "add") -> LazyBuffer:

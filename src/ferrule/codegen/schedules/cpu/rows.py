@@ -264,16 +264,32 @@ def _stage_rows(plan: Plan, name: str, below: Sequence[str]) -> None:
 
 
 def _reduce_lanes(plan: Plan, n: str) -> None:
-    """Give a reduce several vectors of partial results along its innermost loop."""
+    """Give a reduce several vectors of partial results along one of its loops."""
     nest = plan.nest(n)
-    r = nest.loops[-1].range
+    *others, last = nest.loops
+    if any(c.at is not None and c.at[0] == n for c in plan.kernel.nests):
+        others = []
+    found = [e.src[0] for c in nest.computes for e in loads(c.value)]
+    fit = [
+        loop.range
+        for loop in others
+        if loop.kind is Kind.SERIAL and any([step_of(index, loop.range) == 1 for index in found])
+    ]
+    plan.best(*[partial(_lanes_along, n=n, r=r) for r in (last.range, *fit)])
+
+
+def _lanes_along(plan: Plan, n: str, r: Expr) -> bool:
+    """Give a reduce several vectors of partial results along a loop; False if it has no use."""
+    if plan.loops(n)[-1] is not r:
+        plan.do("reorder", n, (*plan.others(n, [r]), r))
+    nest = plan.nest(n)
     lanes = plan.lanes(nest, r.size.max)
     if lanes == 1 or any(c.at == (n, len(nest.loops)) for c in plan.kernel.nests):
-        return
+        return False
     steps = [step_of(e.src[0], r) for c in nest.computes for e in loads(c.value)]
     near = any(1 <= step <= MAX_VECTORS for step in steps)
     if not near and not any(e.src for e in nest.reads):
-        return
+        return False
     most = 4 * lanes
     if _is_memory_bound(plan, nest):
         found = [e for c in nest.computes for e in loads(c.value)]
@@ -281,12 +297,13 @@ def _reduce_lanes(plan: Plan, n: str) -> None:
         long = r.size.is_const and r.size.arg * widest >= STREAMS * MIN_STREAM_BYTES
         if long and r.size.arg % (STREAMS * most) == 0 and len(found) == 1:
             _read_in_streams(plan, n, r, most, lanes)
-            return
+            return True
         lanes = min(lanes, LINE_BYTES // 2 // widest)
     fit = (c for c in (2, 4, 8) if c * lanes <= min(most, r.size.max))
     copies = max(fit, default=1)
     _, inner = plan.split(n, r, lanes * copies, "peel")
     plan.do("group", n, plan.vectors(n, inner, lanes))
+    return True
 
 
 def _read_in_streams(plan: Plan, n: str, r: Expr, step: int, lanes: int) -> None:
