@@ -1,12 +1,15 @@
 """Functions that are called plainly and captured, and must give the same."""
 
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
+import pytest
 
 from ferrule.base.config import Context
-from ferrule.jit import TinyJit
+from ferrule.jit import TinyJit, guards, readers
+from ferrule.jit.owners import Owner, present_version
 from ferrule.tensor import Tensor
 
 Call = Callable[..., Any]
@@ -43,3 +46,31 @@ def replayed_like_plain(case: Callable[[Capture], Iterator[Any]]) -> list[TinyJi
         assert repr(list(case(capture))) == repr(plain)
     kept.clear()
     return captured
+
+
+def is_had_by_others(owner: Owner) -> bool:
+    """The drop test: the owner gets another node, and the old one lives on if somebody has it."""
+    return readers._replaced(owner, None)() is not None
+
+
+@contextmanager
+def readers_looked_for() -> Iterator[None]:
+    """A block in which replays look for readers even where owners have noted none."""
+
+    def look(owner: Owner | None) -> None:
+        if owner is not None and not owner.taken and present_version(owner).realized is not None:
+            assert not is_had_by_others(owner), "a reader was not noted"
+
+    def leave(owner: Owner, leave_to_readers: Any = readers.leave_to_readers) -> None:
+        look(owner)
+        leave_to_readers(owner)
+
+    def is_alone(self: Any, is_alone: Any = guards._Unchanged._is_alone) -> bool:
+        for owner in self._written:
+            look(owner())
+        return bool(is_alone(self))
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(guards, "leave_to_readers", leave)
+        patched.setattr(guards._Unchanged, "_is_alone", is_alone)
+        yield

@@ -353,6 +353,7 @@ def test_an_item_that_is_a_tensor_is_no_count(kind: type) -> None:
     for i in range(6):
         assert f(Tensor([i])).item() == 2 * i
     assert state[0].item() == 6
+    assert f.jit_cache
 
 
 def test_defaults_that_are_added_to() -> None:

@@ -8,9 +8,11 @@ import pathlib
 import sys
 import threading
 import types
+import weakref
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import numpy as np
 import pytest
 from tests.replays import Capture, replayed_like_plain, results, tensor
 
@@ -219,3 +221,85 @@ def test_replays_see_what_plain_calls_see(
     monkeypatch.chdir(tmp_path)
     captured = replayed_like_plain(case)
     assert all([bool(jit.jit_cache) is (case in CAPTURED) for jit in captured])
+
+
+Reads = Callable[[Tensor], Tensor]
+
+
+def in_keys(weight: Tensor) -> Reads:
+    scales = {weight: 1.0}
+    return lambda x: x + next(iter(scales))
+
+
+def in_weak_keys(weight: Tensor) -> Reads:
+    scales = weakref.WeakKeyDictionary({weight: 1.0})
+    return lambda x: x + next(iter(scales))
+
+
+def in_weak_values(weight: Tensor) -> Reads:
+    weights = weakref.WeakValueDictionary({"w": weight})
+    return lambda x: x + weights["w"]
+
+
+def in_a_weak_set(weight: Tensor) -> Reads:
+    weights = weakref.WeakSet([weight])
+    return lambda x: x + next(iter(weights))
+
+
+def in_a_set_in_a_tuple(weight: Tensor) -> Reads:
+    weights = ({weight},)
+    return lambda x: x + next(iter(weights[0]))
+
+
+def behind_a_weak_reference(weight: Tensor) -> Reads:
+    reference: Callable[[], Any] = weakref.ref(weight)
+    return lambda x: x + reference()
+
+
+def in_an_array_of_objects(weight: Tensor) -> Reads:
+    weights = np.empty(1, object)
+    weights[0] = weight
+    return lambda x: x + weights[0]
+
+
+def in_an_exception(weight: Tensor) -> Reads:
+    error = ValueError(weight)
+    return lambda x: x + error.args[0]
+
+
+def in_a_cache(weight: Tensor) -> Reads:
+    found = functools.cache(lambda: weight)
+    return lambda x: x + found()
+
+
+def in_a_bound_method(weight: Tensor) -> Reads:
+    add = weight.add
+    return lambda x: add(x)
+
+
+def as_the_parent_of_a_view(weight: Tensor) -> Reads:
+    view: Any = weight[:1]
+    return lambda x: x + view._parent
+
+
+_WAYS = (
+    *(in_keys, in_weak_keys, in_weak_values, in_a_weak_set, in_a_set_in_a_tuple, in_a_cache),
+    *(behind_a_weak_reference, in_an_array_of_objects, in_an_exception, in_a_bound_method),
+    *(as_the_parent_of_a_view,),
+)
+
+
+@pytest.mark.parametrize("is_shared", [False, True])
+@pytest.mark.parametrize("way", _WAYS)
+def test_ways_to_a_tensor(way: Callable[[Tensor], Reads], is_shared: bool) -> None:
+    """It is watched, whether or not another tensor has its memory."""
+
+    def case(capture: Capture) -> Iterator[Any]:
+        weight = tensor(2, 3)
+        copy = weight.clone() if is_shared else None
+        f = capture(way(weight))
+        yield from results(f, {4: lambda: weight.add_(1), 8: lambda: weight.assign(weight * 2)})
+        yield None if copy is None else copy.tolist()
+
+    (captured,) = replayed_like_plain(case)
+    assert captured.jit_cache

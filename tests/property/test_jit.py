@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.replays import readers_looked_for
 
 from ferrule.base.config import Context
 from ferrule.jit import TinyJit
@@ -155,7 +156,7 @@ def play(
 def test_captured_programs_equal_plain_ones(
     body: list[Instruction], returned: list[int], script: list[tuple[str, int]]
 ) -> None:
-    with Context(FERRULE_DEVICE="NUMPY"):
+    with Context(FERRULE_DEVICE="NUMPY"), readers_looked_for():
         plain = play(body, returned, script, captured=False)
         assert play(body, returned, script, captured=True) == plain
 
@@ -250,5 +251,5 @@ def train(end: str, script: list[str], captured: bool) -> list[Any]:
 @settings(max_examples=100)
 @given(st.sampled_from(ENDS), GRADIENT_SCRIPT)
 def test_gradients_in_captured_programs_equal_plain_ones(end: str, script: list[str]) -> None:
-    with Context(FERRULE_DEVICE="NUMPY"):
+    with Context(FERRULE_DEVICE="NUMPY"), readers_looked_for():
         assert train(end, script, captured=True) == train(end, script, captured=False)

@@ -2,10 +2,13 @@
 
 No op gives an element's own position. So each device keeps one small buffer with the numbers below
 4096, which stays in the nearest cache. Larger numbers are made of digits in that base: position i
-is `digits[i // 4096] * 4096 + digits[i % 4096]`, so that nothing large is read.
+is `digits[i // 4096] * 4096 + digits[i % 4096]`, so that nothing large is read. Such memory is a
+`table`: it belongs to no tensor, and nothing writes there.
 """
 
 from __future__ import annotations
+
+from typing import Any
 
 import numpy as np
 
@@ -19,19 +22,31 @@ from ferrule.ir.shape.layout import storage_size
 
 _BASE = 4096
 _digits: dict[str, LazyBuffer] = {}
+_tables: set[int] = set()
+"""The serial numbers of the memory of all tables."""
+
+
+def table(array: np.ndarray[Any, Any], device: str) -> LazyBuffer:
+    """An array in the memory of a device that never changes and belongs to no tensor."""
+    buffer = Buffer.fromCPU(device, array)
+    _tables.add(buffer.serial)
+    return LazyBuffer.from_buffer(buffer, array.shape)
+
+
+def is_table(buffer: Buffer) -> bool:
+    """True for the memory of a table."""
+    return buffer.serial in _tables
 
 
 def _digits_on(device: str) -> TracedValue:
     node = _digits.get(device)
     if node is None:
-        numbers = np.arange(_BASE, dtype=np.int32)
-        node = LazyBuffer.from_buffer(Buffer.fromCPU(device, numbers), (_BASE,))
-        _digits[device] = node
+        node = _digits[device] = table(np.arange(_BASE, dtype=np.int32), device)
     return TracedValue(node)
 
 
 def is_numbers(buffer: Buffer) -> bool:
-    """True for the buffers with the numbers, which never change and are never replaced."""
+    """True for the tables with the numbers."""
     return any(node.realized is buffer for node in _digits.values())
 
 

@@ -25,6 +25,7 @@ class ThreadState:
     """
 
     __slots__ = (
+        "computed",
         "computes",
         "constants",
         "differentiated",
@@ -51,6 +52,8 @@ class ThreadState:
         self.constants: Any = None
         """The list to which each schedule adds the constants of its graph; see
         `jit/executed.py`."""
+        self.computed: Any = None
+        """In a capture: references to the nodes that got memory; see `device/capture.py`."""
         self.computes = False
         """True in a computation; see `engine/realize.py`."""
         self.nodes = Table()

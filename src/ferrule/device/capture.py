@@ -368,6 +368,9 @@ class Capture:
     read: dict[int, Buffer] = field(default_factory=dict)
     """The buffers from before the block that a run read, by serial number."""
 
+    computed: list[weakref.ref[Any]] = field(default_factory=list)
+    """The nodes that got memory in the block, weakly."""
+
     uses_others: bool = False
     """True if a run used memory that another thread wrote to during the block."""
 
@@ -390,6 +393,7 @@ class Capture:
         self._handlers = running_handlers()
         self._before = observer.set(self._run), read_guard.set(self._forbid_reading), since
         this_thread.state.lines = self._lines
+        this_thread.state.computed = self.computed
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -397,7 +401,7 @@ class Capture:
         observer.reset(observing)
         read_guard.reset(guarding)
         watched_since.reset(since)
-        this_thread.state.lines = None
+        this_thread.state.lines = this_thread.state.computed = None
 
     def _run(
         self, runner: JITRunner, rawbufs: Sequence[Buffer], var_vals: dict[Variable, int]

@@ -68,7 +68,7 @@ def manual_seed(seed: int = 0) -> None:
 
 def stream_of(device: str) -> LazyBuffer:
     """The position of a device's stream: its key, and the number of the next call."""
-    return _state(device).node
+    return _state(device).take()
 
 
 def streams() -> list[Storage]:
@@ -171,7 +171,7 @@ def random_words(shape: Sequence[sint], device: str) -> Words:
     numbers = iota(size, dtypes.uint32, device)
     with turn:  # two threads must not draw the same numbers
         storage = _state(device)
-        state = TracedValue(storage.node)
+        state = TracedValue(storage.take())
         key0, key1, call = [state.shrink(((place, place + 1),)).expand(flat) for place in range(3)]
         words = threefry((key0, key1), (numbers, call))
         storage.write((state.shrink(((2, 3),)) + 1).node, _CALLS)

@@ -40,10 +40,17 @@ class Storage:
     `holder` is another object that has that version, if there is one.
     """
 
-    __slots__ = ("__weakref__", "_mark", "earlier", "holder", "node", "replaced", "token", "writes")
+    __slots__ = (
+        *("__weakref__", "_mark", "earlier", "holder", "node", "replaced", "taken", "token"),
+        "writes",
+    )
 
     node: LazyBuffer
-    """The version that holds now; `put` makes another one that."""
+    """The version that holds now; `put` makes another one that. It is to be looked at only: `take`
+    gives it to who keeps it."""
+    taken: bool
+    """False if nobody has had the node since `jit/readers.py` made it, unless there is a holder,
+    which notes that itself."""
     token: Token
     replaced: int
     """The number of times that the version was replaced before there was memory for it."""
@@ -63,10 +70,21 @@ class Storage:
             node.owner = self.token
 
     def put(self, version: LazyBuffer) -> None:
-        """Makes a version the one that holds now; as a handle does, it keeps it."""
-        self.node = version
+        """Makes a version the one that holds now; others may have it."""
+        self.renew(version)
+        self.taken = True
         changes.count += 1
+
+    def renew(self, version: LazyBuffer) -> None:
+        """Keeps, as a handle does, another node in the same memory as the present one."""
+        self.node = version
         self._mark = weakref.ref(version.anchor)
+
+    def take(self) -> LazyBuffer:
+        """The present version, for the graph or whoever else keeps it."""
+        node = self.node  # first, as in `StorageRef.take`
+        self.taken = True
+        return node
 
     def write(self, value: LazyBuffer, region: View | None = None) -> None:
         """Replaces the part at `region`, or all, by `value`; earlier reads keep their meaning.

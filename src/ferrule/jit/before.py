@@ -19,7 +19,7 @@ from ferrule.jit.guards import Watch
 from ferrule.jit.inputs import Arguments, follow, memory_serial, stand_ins
 from ferrule.jit.numbers import Numbers
 from ferrule.jit.owners import Owner, present_version
-from ferrule.jit.readers import readers, renew
+from ferrule.jit.readers import renew
 from ferrule.jit.results import Leaf
 from ferrule.jit.sharing import Sharing
 from ferrule.jit.state import State
@@ -96,17 +96,9 @@ class Before:
             self._cells.pop(id(tensor._cell), None)
 
     def owners(self) -> list[Owner]:
-        """The owners that nothing else refers to: cells in the call's reach and random streams.
-
-        Left out are those whose contents another object holds, or held before the call.
-        """
+        """The cells in the call's reach, and the random streams."""
         reached = [cell for _, _, reference in self.memory if (cell := reference()) is not None]
-        owners: list[Owner] = [*dict.fromkeys(reached), *streams()]
-        return [owner for owner in owners if self._was_renewed(owner) and not readers(owner)]
-
-    def _was_renewed(self, owner: Owner) -> bool:
-        """True if nothing else held the memory before the call, so `renew` gave it a new node."""
-        return present_version(owner).serial > self.last_node
+        return [*reached, *streams()]
 
     def watch(self) -> Watch:
         """The first guards: the set of leaves, and which tensors have a gradient."""

@@ -12,13 +12,12 @@ from ferrule.base.changes import changes
 from ferrule.engine.realize import realize
 from ferrule.ir.buffer import Buffer
 from ferrule.ir.dtype import dtypes
-from ferrule.ir.lazy import LazyBuffer
 from ferrule.jit.hooks import HooksBefore
 from ferrule.jit.inputs import Arguments
 from ferrule.jit.numbers import Numbers, Snapshot
 from ferrule.jit.owners import Owner, present_version
 from ferrule.jit.places import Path, Place
-from ferrule.jit.readers import leave_to_readers, readers, references, without_readers
+from ferrule.jit.readers import leave_to_readers
 from ferrule.jit.state import State
 from ferrule.tensor import Tensor
 from ferrule.tensor.cell import StorageRef
@@ -28,13 +27,11 @@ from ferrule.tensor.cell import StorageRef
 class _Watched:
     """A guard on memory that the replay reads or writes."""
 
-    __slots__ = ("buffer", "memory", "node_serial", "owner", "realized", "written")
+    __slots__ = ("buffer", "memory", "owner", "realized", "written")
 
     def __init__(self, owner: Owner, buffer: Buffer, written: bool) -> None:
-        node = present_version(owner)
         self.owner = weakref.ref(owner, _note_death)
-        self.node_serial = node.serial
-        self.realized = node.realized
+        self.realized = present_version(owner).realized
         """The buffer of the node: all of `buffer`, or a slice of it."""
         self.buffer = buffer
         self.memory = buffer.base
@@ -46,25 +43,22 @@ class _Watched:
         owner = self.owner()
         if owner is None:
             return "a tensor that the function uses is gone"
-        node = present_version(owner)
         # Without a write to a tensor it moves too: when a copy-on-write copy of it is written to.
-        is_there = node.serial == self.node_serial and node.realized is self.realized
-        if not is_there and not self._is_back(node):
+        if present_version(owner).realized is not self.realized and not self._is_back(owner):
             return "a tensor that the function uses is in other memory now"
-        del node  # a reference to it would count as a reader
         if self.written:
             if self.memory._exports:
                 return "an array shares the memory of a tensor that the function writes"
-            if readers(owner):
-                leave_to_readers(owner)
+            leave_to_readers(owner)
         return None
 
-    def _is_back(self, node: LazyBuffer) -> bool:
+    def _is_back(self, owner: Owner) -> bool:
         """True if a tensor that was written to since is still in the same memory."""
-        realize([node])
-        if node.realized is not self.buffer and node.realized is not self.realized:
+        realize([present_version(owner)])
+        realized = present_version(owner).realized
+        if realized is not self.buffer and realized is not self.realized:
             return False
-        self.node_serial, self.realized = node.serial, node.realized
+        self.realized = realized
         return True
 
 
@@ -81,39 +75,27 @@ class _Unchanged:
         self._owners = [one.owner for one in watched]
         self._written = [one.owner for one in written]
         self._memories = [one.memory for one in written]
-        cells: list[Any] = list(map(operator.call, self._owners))
-        self._serials = list(map(_serial_of, cells))
-        self._realized = list(map(_realized_of, cells))
-        written_cells: list[Any] = list(map(operator.call, self._written))
-        self._references = without_readers(written_cells)
+        self._realized = [one.realized for one in watched]
 
     def holds(self, has_changes: bool) -> bool:
         """True if all memory is where it was, and the written part has no exports or readers."""
-        return (not has_changes or self._is_there()) and self._is_alone()
-
-    def _is_there(self) -> bool:
-        cells: list[Any] = list(map(operator.call, self._owners))
         try:
-            return list(map(_serial_of, cells)) == self._serials and all(
-                map(operator.is_, map(_realized_of, cells), self._realized)
-            )
+            return (not has_changes or self._is_there()) and self._is_alone()
         except AttributeError:
             return False  # a tensor is gone
 
+    def _is_there(self) -> bool:
+        cells = map(operator.call, self._owners)
+        return all(map(operator.is_, map(_realized_of, cells), self._realized))
+
     def _is_alone(self) -> bool:
-        if any(map(_exports_of, self._memories)):
-            return False
-        cells: list[Any] = list(map(operator.call, self._written))
-        try:
-            return not any(map(_caches_of, cells)) and references(cells) == self._references
-        except AttributeError:
-            return False
+        cells = map(operator.call, self._written)
+        return not any(map(_taken_of, cells)) and not any(map(_exports_of, self._memories))
 
 
-_serial_of = operator.attrgetter("value.node.serial")
 _realized_of = operator.attrgetter("value.node.realized")
 _exports_of = operator.attrgetter("_exports")
-_caches_of = operator.attrgetter("caches")
+_taken_of = operator.attrgetter("taken")
 
 
 @final

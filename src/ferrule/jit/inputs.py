@@ -513,7 +513,7 @@ def _give_memory(tensor: Tensor) -> None:
     if not value.node.owns_memory:
         # The contents are the same, so nobody can see the difference, gradients included.
         node = value.node.contiguous()
-        cell.value = TracedValue(node, value.edge)
+        cell.hold(TracedValue(node, value.edge))
         changes.count += 1
         if cell.storage is not None:
             cell.storage.put(node)

@@ -17,7 +17,7 @@ from ferrule.jit.places import Place, tensors_of
 from ferrule.jit.results import Effect, Fresh, Leaf, Outcome, end_of_tape, replace_tensors
 from ferrule.jit.sharing import Sharing
 from ferrule.tensor import Tensor
-from ferrule.tensor.cell import StorageRef
+from ferrule.tensor.cell import Move, StorageRef
 
 
 @final
@@ -119,6 +119,14 @@ class Made:
         self.buffers.append(buffer)
         return len(self.buffers) - 1
 
+    def take_from_bases(self) -> None:
+        """Gives the results that are views memory of their own, as they have in replays.
+
+        They stay views where somebody else has their base, or another tensor in that memory.
+        """
+        for view in self.views:
+            _take_from_base(view)
+
     def add_gradients(
         self,
         gradients: Mapping[int, Tensor],
@@ -158,3 +166,34 @@ class Made:
         """Puts an argument where the call put its stand-in."""
         if any(tensor in self.originals for tensor in tensors_of(content) or ()):
             place.set(replace_tensors(content, self.originals))
+
+
+def _take_from_base(view: Tensor) -> None:
+    """Gives a view memory of its own; nothing changes if somebody else has its base."""
+    cell, move, cache = weakref.ref(view._cell), view._move, view._cache
+    bases = []
+    handle = view._parent
+    while handle is not None:
+        bases.append((weakref.ref(handle), handle._move, handle._detached))
+        handle = handle._parent
+    view._cell = StorageRef(view._read())
+    view._parent = view._move = view._cache = view._view = None
+    present = cell()
+    if present is None:
+        return
+    parent: Any = None
+    for reference, moved, detached in reversed(bases):
+        found = reference()
+        parent = _handle(present, parent, moved, detached) if found is None else found
+    view._cell, view._parent, view._move, view._cache = present, parent, move, cache
+
+
+def _handle(cell: StorageRef, parent: Tensor | None, move: Move | None, detached: bool) -> Tensor:
+    """A tensor in a cell, or a view of its parent."""
+    if parent is not None and move is not None:
+        tensor = parent._view_of(*move)
+    else:
+        tensor = object.__new__(Tensor)
+        tensor._set(cell)
+    tensor._detached = detached
+    return tensor

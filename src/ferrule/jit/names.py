@@ -36,12 +36,14 @@ class Names:
     wrong result as long as nothing else reads the counter.
     """
 
-    read: frozenset[str]
+    read: frozenset[str] = frozenset()
     """The names whose values may be read."""
-    called: frozenset[str]
+    called: frozenset[str] = frozenset()
     """The names that are only called, as methods."""
-    added_to: frozenset[str]
-    """The names of containers that are only added to, or whose items only count."""
+    added_to: frozenset[str] = frozenset()
+    """The names of containers that are only added to."""
+    counted: frozenset[str] = frozenset()
+    """The names of containers whose items only count, as in `counts[key] += 1`."""
     stored: frozenset[str] = frozenset()
     """The variables and attributes that are assigned; they need not be loaded."""
     unknown: bool = False
@@ -53,13 +55,14 @@ class Names:
 
     def everything(self) -> frozenset[str]:
         """All the names."""
-        return self.read | self.called | self.added_to
+        return self.read | self.called | self.added_to | self.counted
 
     def __or__(self, other: Names) -> Names:
         return Names(
             self.read | other.read,
             self.called | other.called,
             self.added_to | other.added_to,
+            self.counted | other.counted,
             self.stored | other.stored,
             self.unknown or other.unknown,
             self.asked | other.asked,
@@ -67,7 +70,7 @@ class Names:
         )
 
 
-NO_NAMES: Final = Names(frozenset(), frozenset(), frozenset())
+NO_NAMES: Final = Names()
 
 
 @functools.lru_cache(maxsize=4096)
@@ -80,7 +83,7 @@ def names_of(code: types.CodeType) -> tuple[Names, Names]:
     if sources is None:
         every = frozenset(_every_name(code))
         unknown = not every.isdisjoint(_OF_ALL)
-        known = Names(every, frozenset(), frozenset(), every, unknown, tells_apart=True)
+        known = Names(every, stored=every, unknown=unknown, tells_apart=True)
         return known, known
     loads = _Loads()
     for source in sources:
@@ -90,7 +93,7 @@ def names_of(code: types.CodeType) -> tuple[Names, Names]:
     # edited since it was imported.
     both = variables | attributes
     others = frozenset(global_names(code)) - both.everything() - both.stored
-    read = Names(others, frozenset(), frozenset())
+    read = Names(others)
     return variables | read, attributes | read
 
 
@@ -194,6 +197,7 @@ class _Uses:
         self.read: set[str] = set()
         self.called: set[str] = set()
         self.added_to: set[str] = set()
+        self.counted: set[str] = set()
         self.stored: set[str] = set()
         self.asked: set[str] = set()
         self.unknown = False
@@ -204,6 +208,7 @@ class _Uses:
             frozenset(self.read),
             frozenset(self.called),
             frozenset(self.added_to),
+            frozenset(self.counted),
             frozenset(self.stored),
             self.unknown,
             frozenset(self.asked),
@@ -236,7 +241,7 @@ class _Loads(ast.NodeVisitor):
         function = node.func
         if isinstance(function, ast.Attribute):
             self._use(function, "called")
-            self._visit_container(function.value, function.attr in _ADDING)
+            self._visit_container(function.value, "added_to" if function.attr in _ADDING else "")
             if function.attr == "format":
                 self._look_into_format(function.value)
         else:
@@ -258,7 +263,8 @@ class _Loads(ast.NodeVisitor):
     def visit_AugAssign(self, node: ast.AugAssign) -> None:
         target = node.target
         if isinstance(target, ast.Subscript):
-            self._visit_container(target.value, isinstance(node.value, ast.Constant))
+            is_count = isinstance(node.value, ast.Constant)
+            self._visit_container(target.value, "counted" if is_count else "")
             self.visit(target.slice)
         else:
             if not isinstance(node.value, ast.Constant):
@@ -284,9 +290,10 @@ class _Loads(ast.NodeVisitor):
     def visit_ImportFrom(self, node: ast.ImportFrom) -> None:
         self.attributes.read.update([alias.name for alias in node.names])
 
-    def _visit_container(self, node: ast.expr, is_only_added_to: bool) -> None:
-        if is_only_added_to and isinstance(node, ast.Name | ast.Attribute):
-            self._use(node, "added_to")
+    def _visit_container(self, node: ast.expr, how: str) -> None:
+        """Notes how a container is used, if its contents are not read."""
+        if how and isinstance(node, ast.Name | ast.Attribute):
+            self._use(node, how)
             if isinstance(node, ast.Attribute):
                 self.visit(node.value)
         else:

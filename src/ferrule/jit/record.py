@@ -11,7 +11,6 @@ call; `capture_call` gives the reason. Buffers have three names here:
 
 from __future__ import annotations
 
-import gc
 import weakref
 from collections import Counter
 from collections.abc import Callable, Collection, Hashable, Iterator, Mapping, Sequence, Set
@@ -19,11 +18,12 @@ from contextlib import contextmanager
 from typing import Any, TypeAlias, final
 
 from ferrule.autograd.backward import Passed, note_passed
-from ferrule.autograd.iota import is_numbers
+from ferrule.autograd.iota import is_numbers, is_table
 from ferrule.base.containers import mapped
 from ferrule.base.threadstate import this_thread
 from ferrule.device import BufferCopy, CompileError
 from ferrule.device.capture import Capture, JitError, PlaceHolder, Recorded, user_location
+from ferrule.engine.random import streams
 from ferrule.engine.realize import others_turn, realize
 from ferrule.ir.buffer import Buffer
 from ferrule.ir.lazy import LazyBuffer
@@ -36,7 +36,7 @@ from ferrule.jit.found import FoundInputs
 from ferrule.jit.inputs import Arguments, InputPart, follow, is_symbolic_view
 from ferrule.jit.made import Made
 from ferrule.jit.numbers import Numbers
-from ferrule.jit.owners import Holders, Owner, memory_of_views, owners_among
+from ferrule.jit.owners import Owner, have, owners_among
 from ferrule.jit.places import Place, tensors_of
 from ferrule.jit.replay import AtRisk, Replay
 from ferrule.jit.results import (
@@ -49,7 +49,7 @@ from ferrule.jit.results import (
 from ferrule.jit.state import State
 from ferrule.jit.weights import PackedWeights
 from ferrule.tensor import Tensor
-from ferrule.tensor.cell import StorageRef, writes_together
+from ferrule.tensor.cell import StorageRef, noting_cells, writes_together
 from ferrule.tensor.limits import Limits, noting_limits
 
 
@@ -88,7 +88,8 @@ def capture_call(
     args, kwargs = containers.used
     try:
         noting, written = noting_limits(), keep_written(call.before.last_version)
-        with call.capture, noting as call.limits, written as call.written:
+        noted = noting_cells()
+        with call.capture, noting as call.limits, written as call.written, noted as call.cells:
             kept = containers.put_back()
             watched, put_back = watching(executed), call.put_back_if_it_raises()
             with note_passed() as call.passed, put_back, others_turn(), kept, watched as watch:
@@ -139,6 +140,8 @@ class _Call:
         recorded; but it matters in a call with that tensor as an argument. Other storages may be
         freed: the old gradients of a training step are as large as the parameters.
         """
+        self.cells: list[weakref.ref[StorageRef]] = []
+        """The cells that were made during the call."""
         self._states = [(place, place.get()) for place in before.state.states()]
         """The places in reach that hold tensors, and the tensors, until all is computed."""
 
@@ -302,8 +305,7 @@ class _Call:
         used = {part.base.serial: part.base for part in parts}
         for serial, owners in self._owners_of(used, parts).items():
             for owner in owners:
-                if id(owner) not in self.made.cells:
-                    self._watch.add(owner, used[serial], serial in self.capture.updated)
+                self._watch.add(owner, used[serial], serial in self.capture.updated)
         self._watch_paths(used.keys())
         self._watch_numbers()
         return self._built(used, released)
@@ -347,35 +349,38 @@ class _Call:
         Returns the serial numbers of the other memory of the call that is alive: a replay uses new
         memory in its place.
         """
-        if self._alive():
-            # Garbage tensors would look like tensors that the call left behind.
-            gc.collect()
         alive = self._alive()
         if not alive:
-            return frozenset()
-        of_results = memory_of_views(self.made.views)
-        holders = Holders(alive.values())
-        settled = {
-            serial
-            for serial in alive
-            if any(node.serial <= self.before.last_node for node in holders.nodes[serial])
-        }
+            return alive
+        nodes = [node for reference in self.capture.computed if (node := reference()) is not None]
+        old = [node.realized for node in nodes if node.serial <= self.before.last_node]
+        settled = alive & {memory.base.serial for memory in old if memory is not None}
+        del nodes
         self.capture.recorded = list(self._without_settled(settled))
-        released = alive.keys() - settled
-        left = [owner for serial in released for owner in holders.owners(serial)]
-        if any(id(owner) not in of_results for owner in left):
-            raise NotReplayable(
-                "it leaves a tensor where replays cannot put another; "
-                "return it, or assign it to an attribute that it had before"
-            )
+        released = alive - settled
+        if self._leaves_tensors(released):
+            self.made.take_from_bases()
+            if self._leaves_tensors(released):
+                raise NotReplayable(
+                    "it leaves a tensor where replays cannot put another, or in garbage that is "
+                    "not collected yet, such as two objects that refer to each other; return it, "
+                    "or assign it to an attribute that it had before"
+                )
         return released
 
-    def _alive(self) -> dict[int, Buffer]:
-        """The memory that the call allocated and that is still alive, except fresh values."""
+    def _leaves_tensors(self, serials: Set[int]) -> bool:
+        """True if a tensor is left in memory of the call with one of these serial numbers."""
+        return any(owners_among([*self._cells_made(), *streams()], serials).values())
+
+    def _cells_made(self) -> list[StorageRef]:
+        """The cells that were made during the call and are still alive."""
+        return [cell for reference in self.cells if (cell := reference()) is not None]
+
+    def _alive(self) -> Set[int]:
+        """The serials of memory that the call allocated and is still alive, except fresh values."""
         fresh = {buffer.serial for buffer in self.made.buffers}
         kept = [arg.memory() for arg in self._args() if isinstance(arg, PlaceHolder)]
-        alive = [memory for memory in kept if memory is not None]
-        return {memory.serial: memory for memory in alive if memory.serial not in fresh}
+        return {memory.serial for memory in kept if memory is not None} - fresh
 
     def _args(self) -> Iterator[Buffer | PlaceHolder]:
         return (arg for record in self.capture.recorded for arg in record.args)
@@ -399,7 +404,7 @@ class _Call:
                 for arg in record.args
             ]
 
-    def _without_settled(self, settled: set[int]) -> Iterator[Recorded]:
+    def _without_settled(self, settled: Set[int]) -> Iterator[Recorded]:
         """The runs without those that compute values from before the call: once is enough."""
         done: set[int] = set()
         changing: set[int] = set()
@@ -437,22 +442,21 @@ class _Call:
     ) -> Mapping[int, list[Owner]]:
         """The owners of the `parts` of used memory that kernels read or write, by serial number.
 
-        Mostly the owners are the tensors in the function's reach. Otherwise the function may have
-        read a copy-on-write copy of such a tensor, or a tensor that it reached in an unknown way;
-        then all objects of the program are searched. Memory that is no tensor's present version,
-        such as a table of this package, can only be read, because nothing can write to it.
+        They are in the function's reach, or were made by the call. Other tensors may have the same
+        memory until they are written to. The memory of a view that was computed by itself has no
+        owner, and that of a table of this package: nothing writes there.
         """
-        known = owners_among(self.before.owners(), parts)
-        if known is not None:
-            return known
-        gc.collect()  # garbage would look like owners
-        holders = Holders(used.values())
-        owners = {serial: holders.owners(serial) for serial in used}
-        for serial, found in owners.items():
-            if not holders.nodes[serial] or (serial in self.capture.updated and not found):
+        made = [cell for cell in self._cells_made() if id(cell) not in self.made.cells]
+        owners = owners_among([*self.before.owners(), *made], used)
+        reached = {serial for tensor, serial, _ in self.before.memory if tensor() is not None}
+        read_only = reached - self.capture.updated.keys()
+        for part in parts:
+            serial = part.base.serial
+            is_known = have(owners[serial], part) or serial in read_only or is_table(part.base)
+            if not is_known:
                 raise NotReplayable(
-                    "a tensor that it uses is gone after the call; where the function replaces it, "
-                    "write to it with assign instead"
+                    "a tensor that it uses is gone after the call, or was got at in an unknown "
+                    "way; where the function replaces it, write to it with assign instead"
                 )
         return owners
 

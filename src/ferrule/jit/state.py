@@ -315,7 +315,11 @@ class State:
         elif issubclass(kind, _IN_FIXED_PLACES) or "__wrapped__" in attributes(value):
             for place, child in below(value):
                 self._take(place, child)
+        elif issubclass(kind, Tensor) and id(value) not in self._tensors:
+            self._take_tensors(Place(value, fixed=True), value, [value])
         elif not issubclass(kind, _WITHOUT_STATE) or issubclass(kind, Tensor):
+            if issubclass(kind, BaseException):
+                self._stack.append(value.args)
             self._look_into_object(value)
 
     def _hold(self, holder: Any) -> None:
@@ -350,6 +354,7 @@ class State:
         self.values.append(Value.from_container(f"the length of {kind}", len, container))
         if isinstance(container, dict):
             self._copy(f"the keys of {kind}", tuple, container)
+            self._stack += [key for key in container if not is_plain(key)]
         children = list(below(container))
         if all(is_plain(child) for _, child in children):
             parts = container.values() if isinstance(container, dict) else container
@@ -631,10 +636,16 @@ def _may_use(names: Names, name: str, value: Any) -> bool:
     if is_plain(value):  # it cannot be called
         return name in names.read or (value is None and name in names.stored)
     if issubclass(type(value), list | dict | set):
-        return name in names.read or name in names.called
+        is_read = name in names.read or name in names.called
+        return is_read or (name in names.counted and _holds_tensors(value))
     if name in names.everything():
         return True
     return name in names.stored and tensors_of(value) is not None
+
+
+def _holds_tensors(container: Any) -> bool:
+    values = container.values() if isinstance(container, dict) else container
+    return any([tensors_of(value) is not None for value in values])
 
 
 def _kind_at(place: Place) -> Any:

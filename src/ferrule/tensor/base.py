@@ -126,7 +126,9 @@ class TensorBase:
         """The value now, with its edge where a gradient is to flow to it."""
         if self._parent is not None:
             return self._read_view()
-        value = self._cell.value
+        cell = self._cell
+        value = cell.value
+        cell.taken = True  # as `StorageRef.take` does, without a call
         if self._leaf is not None:
             return TracedValue(value.node, self._leaf)
         if self._detached:

@@ -77,19 +77,39 @@ class Cache:
 class StorageRef:
     """The memory of a tensor and all its views: its current version, and that version's edge."""
 
-    __slots__ = ("__weakref__", "caches", "edges", "epoch", "storage", "value")
+    __slots__ = ("__weakref__", "caches", "edges", "epoch", "storage", "taken", "value")
 
+    value: TracedValue
+    """The present version, to be looked at only: `take` gives it to who keeps it or its node."""
+    taken: bool
+    """False if nobody has had the node since `jit/readers.py` made it: the version has no readers
+    then."""
     epoch: int
     """How often `watch_writes` was entered before the cell was made."""
 
     def __init__(self, value: TracedValue) -> None:
         self.value = value
+        self.taken = True
         self.epoch = _epoch
+        if _noting:
+            for noted in _noting:
+                noted.append(ref(self))
         self.storage: Storage | None = None
         self.caches: set[ref[Cache]] | None = None
         """The caches of its live views."""
         self.edges: list[tuple[int, ref[GradEdge] | None]] | None = None
         """For versions that are not in memory, by serial number: the edges that they replaced."""
+
+    def take(self) -> TracedValue:
+        """The present version, for the graph, the tape, or whoever else keeps it."""
+        value = self.value  # first: `jit/readers.py` resets `taken`, and then puts another there
+        self.taken = True
+        return value
+
+    def hold(self, value: TracedValue) -> None:
+        """Makes a version the present one; others may have it."""
+        self.value = value
+        self.taken = True
 
     def keep(self, cache: Cache) -> None:
         """Note the value that a view has read."""
@@ -114,7 +134,7 @@ class StorageRef:
             self._write(value, part, recorded)
 
     def _write(self, value: TracedValue, part: Part | None, recorded: bool) -> None:
-        old = self.value
+        old = self.take()
         for epoch, before in _watching.get():
             if self.epoch < epoch:
                 before.setdefault(self, old)
@@ -128,12 +148,12 @@ class StorageRef:
         self.storage.write(value.node, None if part is None else part.view)
         node = self.storage.node
         if not recorded:
-            self.value = TracedValue(node, old.edge)
+            self.hold(TracedValue(node, old.edge))
         else:
             new = TracedValue(node, value.edge) if part is None else old.assign(value, part, node)
             if new.edge is not old.edge:
                 self._note_edge(new, old)
-            self.value = new
+            self.hold(new)
 
     def rewrite(self) -> None:
         """Notes that something was written to which holds it already: other calls may change it."""
@@ -154,7 +174,7 @@ class StorageRef:
         if self.edges and self.edges[-1][0] == failed.serial:
             _, replaced = self.edges.pop()
             edge = None if replaced is None else replaced() or _end_of_tape(before)
-        self.value = TracedValue(before, edge)
+        self.hold(TracedValue(before, edge))
 
     def settle(self) -> None:
         """Give the present value memory to which later writes go; a constant has none."""
@@ -162,12 +182,12 @@ class StorageRef:
         if self.storage is None:
             self.storage = Storage(self.value.node, self)
         self.storage.settle()
-        self.value = TracedValue(self.storage.node, self.value.edge)
+        self.hold(TracedValue(self.storage.node, self.value.edge))
 
     def restore(self, value: TracedValue) -> None:
         """Makes an earlier version the current one."""
         self.forget_views()
-        self.value = value
+        self.hold(value)
         changes.count += 1
         if self.storage is not None:
             self.storage.put(value.node)
@@ -177,6 +197,22 @@ _epoch = 0
 _watching: Final[ContextVar[tuple[tuple[int, dict[StorageRef, TracedValue]], ...]]] = ContextVar(
     "ferrule_watching", default=()
 )
+
+
+_noting: tuple[list[ref[StorageRef]], ...] = ()
+"""The lists that new cells are added to, of all threads."""
+
+
+@contextmanager
+def noting_cells() -> Iterator[list[ref[StorageRef]]]:
+    """A block that notes, weakly, the cells that are made in it, by other threads as well."""
+    global _noting
+    made: list[ref[StorageRef]] = []
+    _noting = (*_noting, made)
+    try:
+        yield made
+    finally:
+        _noting = tuple([noted for noted in _noting if noted is not made])
 
 
 @contextmanager

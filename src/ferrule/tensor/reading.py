@@ -225,5 +225,9 @@ def _state(self: Tensor, node: LazyBuffer) -> str:
 
 def _root(self: Tensor) -> Handle:
     """The value to compute for this tensor: its whole memory, where that exists anyway."""
-    memory = self._cell.value
-    return memory if self._parent is None or memory.node.owns_memory else self._read()
+    cell = self._cell
+    memory = cell.value
+    if self._parent is not None and not memory.node.owns_memory:
+        return self._read()
+    cell.taken = True  # as `StorageRef.take` does, without a call
+    return memory

@@ -96,7 +96,7 @@ class _Call:
         self, values: Sequence[TracedValue]
     ) -> tuple[Any, list[TracedValue], list[GradNode]]:
         """Call the function in the state of the first call, and undo its side effects."""
-        now = {cell: cell.value for cell in self.before}
+        now = {cell: cell.take() for cell in self.before}
         try:
             for cell, value in self.before.items():
                 cell.restore(value)

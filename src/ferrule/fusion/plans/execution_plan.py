@@ -6,8 +6,10 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 from typing import Final, final
+from weakref import ref
 
 from ferrule.base.records import dataclass
+from ferrule.base.threadstate import this_thread
 from ferrule.fusion.plans.plan_key import Values
 from ferrule.ir.buffer import Buffer, readable_bytes
 from ferrule.ir.dtype import DType, dtypes
@@ -88,7 +90,10 @@ class Schedule:
 
     def commit(self) -> None:
         """Give the nodes the buffers of their values. Copies of old versions come first."""
+        computed = this_thread.state.computed
         for node, buffer in self.results:
+            if computed is not None:
+                computed.append(ref(node))
             if node.op is LoadOps.ASSIGN:
                 _give_up_replaced(node, buffer)
             node.set_realized(buffer)

@@ -20,7 +20,7 @@ from typing import Any, Final, TypeAlias
 import numpy as np
 
 from ferrule.autograd import TracedValue
-from ferrule.ir.buffer import Buffer
+from ferrule.autograd.iota import table
 from ferrule.ir.dtype import DType
 from ferrule.ir.expr import sint
 from ferrule.ir.lazy import LazyBuffer
@@ -91,8 +91,7 @@ def unhalved(x: TracedValue, n: int, weighted: bool) -> TracedValue:
 
 @lru_cache(maxsize=128)
 def _stored(make: Callable[..., Array], dtype: DType, device: str, *args: Any) -> LazyBuffer:
-    array = np.ascontiguousarray(make(*args), dtype=dtype.np)
-    return LazyBuffer.from_buffer(Buffer.fromCPU(device, array), array.shape)
+    return table(np.ascontiguousarray(make(*args), dtype=dtype.np), device)
 
 
 def _table(make: Callable[..., Array], like: TracedValue, *args: Any) -> TracedValue:
