@@ -199,6 +199,22 @@ def test_reduces_without_work() -> None:
     assert const(0.1, 4).r(ReduceOps.MAX, (0,)).base_const() == const(0.1).base_const()
 
 
+@pytest.mark.parametrize("op", [ReduceOps.SUM, ReduceOps.MAX])
+def test_equal_results_of_a_reduce_are_computed_once(op: ReduceOps) -> None:
+    rows = memory(5, 1, 3)
+    found = rows.expand((5, 4, 3)).r(op, (2,))
+    assert found is rows.r(op, (2,)).expand((5, 4, 1))
+    partly = memory(1, 1, 3).expand((5, 4, 3)).r(op, (0, 2))
+    assert (partly.op, partly.shape) == (MovementOps.EXPAND, (1, 4, 1))
+    assert partly.srcs[0].shape == (1, 1, 1)
+
+
+def test_a_reduce_of_nothing_but_copies_stays() -> None:
+    """Its result is as small as its source."""
+    found = memory(5, 1, 3).expand((5, 4, 3)).r(ReduceOps.SUM, (1,))
+    assert (found.op, found.shape) == (ReduceOps.SUM, (5, 1, 3))
+
+
 def test_axes_of_size_zero_need_no_kernel() -> None:
     x = memory(0, 3)
     assert x.e(UnaryOps.EXP2).op is LoadOps.CONST

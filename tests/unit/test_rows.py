@@ -18,6 +18,7 @@ from ferrule.codegen.linearizer import Linearizer
 from ferrule.codegen.lower import lower
 from ferrule.dtype import dtypes
 from ferrule.fusion import make_schedule
+from ferrule.ir.expr import ExprOp, step_along
 from ferrule.ops import LazyOp
 
 
@@ -187,3 +188,18 @@ def test_a_value_put_at_several_places_is_one_value(
         return sum(len(program.splitlines()) for program in programs)
 
     assert lines(6) < 3 * lines(3)
+
+
+def test_lanes_of_a_double_sum_are_along_the_loop_with_neighbours() -> None:
+    """Each term of the inner sum is a column's, which lanes along that sum would gather."""
+    full = (8, 64, 48)
+    left, right = (
+        load(1, 8, 1, 48).expand(full),
+        load(2, 48, 64).permute((1, 0)).reshape((1, 64, 48)),
+    )
+    kernel = schedule(lower(store(total(total(mul(left, right.expand(full)), 2), 1)), "k"), HOST)
+    (nest,) = partials(kernel.kernel)
+    (lane,) = (loop.range for loop in nest.loops if loop.kind is Kind.VECTOR)
+    found = [e for e in nest.nodes if e.op is ExprOp.LOAD and lane in e.ranges]
+    assert found
+    assert all(step_along(e.src[0], lane) == 1 for e in found)
