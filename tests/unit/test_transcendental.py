@@ -1,16 +1,22 @@
 """EXP2, LOG2, SIN and COS against NumPy in twice the precision, over the range of their type."""
 
 from collections.abc import Callable
+from functools import partial
 
 import numpy as np
 import pytest
+from tests.effort import calls
+from tests.kernels import load, store
 from tests.programs import Array, Builder, Compiled, elementwise
 
 from ferrule.codegen.emit import transcendental
+from ferrule.codegen.emit.legalize import legalized
 from ferrule.codegen.interpret import interpret
+from ferrule.codegen.lower import lower
 from ferrule.codegen.uops import UOp
 from ferrule.dtype import DType, DTypeError, dtypes
 from ferrule.ir.expr import Expr, ExprOp, toposort
+from ferrule.ops import BufferOps, LazyOp, UnaryOps
 
 Function = Callable[[Expr], Expr]
 LANES = 16
@@ -224,3 +230,18 @@ def test_exp2_is_short() -> None:
     nodes = [node for node in toposort([transcendental.exp2(x)]) if node.op not in free]
     clamps = sum(node.op is ExprOp.WHERE for node in nodes)
     assert len(nodes) - clamps == 18  # a comparison and its WHERE are one minimum or maximum
+
+
+def test_functions_that_several_results_share_are_expanded_once() -> None:
+    """Else the effort would be that of the product of results and functions."""
+
+    def effort(results: int) -> int:
+        value = load(1, 64)
+        stores = []
+        for number in range(results):
+            value = LazyOp(UnaryOps.SIN, (value,))
+            stores.append(store(value, 2 + number))
+        kernel = lower(LazyOp(BufferOps.SINK, tuple(stores)), "k")
+        return calls(partial(legalized, kernel, blocks=False))
+
+    assert effort(20) < 2.5 * effort(10)

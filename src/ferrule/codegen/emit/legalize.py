@@ -8,7 +8,7 @@ an instruction for that (NEAR_EXP2), the power uses it.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from ferrule.codegen.emit import transcendental
@@ -78,29 +78,31 @@ def _is_narrow(e: Expr) -> bool:
 
 def _expanded(kernel: Kernel, rounded: frozenset[Expr]) -> Kernel:
     """The kernel with its transcendental functions expanded; those in `rounded` less exactly."""
+    done = _expansions(toposort(e for nest in kernel.nests for e in expressions(nest)), rounded)
+    if not done:
+        return kernel
     nests = []
     for nest in kernel.nests:
-        computes = tuple(_expanded_compute(c, rounded) for c in nest.computes)
+        computes = tuple([_expanded_compute(c, done) for c in nest.computes])
         nests.append(replace(nest, computes=computes))
     return replace(kernel, nests=tuple(nests))
 
 
-def _expanded_compute(c: Compute, rounded: frozenset[Expr]) -> Compute:
-    initial = None if c.initial is None else _expand(c.initial, rounded)
+def _expanded_compute(c: Compute, done: Mapping[Expr, Expr]) -> Compute:
+    initial = None if c.initial is None else done[c.initial]
     store = c.store
     if store is not None:
-        index, valid = (_expand(e, rounded) for e in (store.index, store.valid))
-        store = replace(store, index=index, valid=valid)
-    return replace(c, value=_expand(c.value, rounded), initial=initial, store=store)
+        store = replace(store, index=done[store.index], valid=done[store.valid])
+    return replace(c, value=done[c.value], initial=initial, store=store)
 
 
-def _expand(e: Expr, rounded: frozenset[Expr]) -> Expr:
-    nodes = toposort([e])
-    if not any(node.op in COSTLY for node in nodes):
-        return e
+def _expansions(nodes: Sequence[Expr], rounded: frozenset[Expr]) -> dict[Expr, Expr]:
+    """What takes the place of each node; empty if there are no transcendental functions."""
     done: dict[Expr, Expr] = {}
+    if not any([node.op in COSTLY for node in nodes]):
+        return done
     for node in nodes:
-        src = tuple(done[s] for s in node.src)
+        src = tuple([done[s] for s in node.src])
         if node.op in COSTLY:
             x = node.src[0]
             if node in rounded:
@@ -110,12 +112,12 @@ def _expand(e: Expr, rounded: frozenset[Expr]) -> Expr:
             else:
                 done[node] = transcendental.expand(node.op, src[0])
         else:
-            same = all(a is b for a, b in zip(src, node.src, strict=True))
+            same = all([a is b for a, b in zip(src, node.src, strict=True)])
             done[node] = node if same else _rebuilt(node, src, done)
-    return done[e]
+    return done
 
 
-def _rebuilt(node: Expr, src: tuple[Expr, ...], done: dict[Expr, Expr]) -> Expr:
+def _rebuilt(node: Expr, src: tuple[Expr, ...], done: Mapping[Expr, Expr]) -> Expr:
     if node.op is ExprOp.MUL and node.src[0].op is ExprOp.LOG2:
         product = transcendental.expand_product(node, done[node.src[0].src[0]])
         if product is not None:

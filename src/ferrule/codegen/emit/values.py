@@ -64,7 +64,7 @@ class Values:
         self._thread: UOp | None = None
         self._in_registers = in_registers(kernel, threads)
         self._changing = loaded_again(kernel)
-        self._chosen: dict[tuple[object, ...], Expr] = {}
+        self._chosen: dict[tuple[object, ...], dict[Expr, Expr]] = {}
         self._depth = 0
 
     # -- position in the program -------------------------------------------------------------------
@@ -158,11 +158,9 @@ class Values:
         if not relevant:
             return node
         # Copies along one axis of a tile share values that vary with the other axis only.
-        key = (node, *relevant.items())
-        found = self._chosen.get(key)
-        if found is None:
-            found = self._chosen[key] = substitute([node], relevant)[0]
-        return found
+        done = self._chosen.setdefault(tuple(relevant.items()), {})
+        found = done.get(node)
+        return substitute([node], relevant, done)[0] if found is None else found
 
     def value(self, node: Expr) -> UOp:
         """The UOp of an expression, in the outermost open loop where its operands are known."""
@@ -451,9 +449,10 @@ class Values:
 
         It is stored as it was loaded, and has a size that such a copy can have.
         """
-        ahead = self.ring_slot is not None and c.name in self.threads.shared
+        if self.ring_slot is None or c.name not in self.threads.shared:
+            return False
         element = self.current(c.value)
-        if not ahead or element.op is not ExprOp.LOAD:
+        if element.op is not ExprOp.LOAD:
             return False
         return self._lanes(element) * element.dtype.itemsize in COPIED_BYTES
 

@@ -535,13 +535,19 @@ VALUES: Final[dict[ExprOp, Callable[[Expr, tuple[Expr, ...]], Expr]]] = {}
 module `values` fills it."""
 
 
-def substitute(roots: Sequence[Expr], mapping: Mapping[Expr, Expr]) -> list[Expr]:
-    """The roots with some nodes replaced; shared parts stay shared."""
+def substitute(
+    roots: Sequence[Expr], mapping: Mapping[Expr, Expr], done: dict[Expr, Expr] | None = None
+) -> list[Expr]:
+    """The roots with some nodes replaced; shared parts stay shared.
+
+    `done` has what became of other nodes with the same mapping, and is added to.
+    """
+    done = {} if done is None else done
+    done |= mapping
     if not all([_is_found_by_ranges(node) for node in mapping]):
-        return _substitute_nodes(roots, mapping)
+        return _substitute_nodes(roots, done)
     # Only nodes that vary with some of the replaced node's ranges can contain it.
     ranges = frozenset([r for node in mapping for r in node.ranges])
-    done: dict[Expr, Expr] = dict(mapping)
     stack = [root for root in roots if not ranges.isdisjoint(root.ranges)]
     while stack:
         node = stack[-1]
@@ -575,8 +581,7 @@ def _with_operands(node: Expr, src: tuple[Expr, ...]) -> Expr:
     return node if all(map(operator.is_, src, node.src)) else rebuild(node, src)
 
 
-def _substitute_nodes(roots: Sequence[Expr], mapping: Mapping[Expr, Expr]) -> list[Expr]:
-    done: dict[Expr, Expr] = dict(mapping)
+def _substitute_nodes(roots: Sequence[Expr], done: dict[Expr, Expr]) -> list[Expr]:
     for node in toposort(roots):
         if node not in done:
             done[node] = _with_operands(node, tuple([done.get(s, s) for s in node.src]))
