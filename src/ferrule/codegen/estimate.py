@@ -260,6 +260,9 @@ class _Work:
             if _is_of_indices(e):
                 return _Counts()  # counted with what it is the condition of
             size = max([s.dtype.itemsize for s in e.src], default=1)
+        if e.op is ExprOp.WHERE and _is_of_indices(e.src[0]):
+            part = max(self._conditions(e.src[0]).values(), default=0.0)
+            return _Counts(part * self._registers(e.ranges, size))
         return _Counts(_OPERATIONS.get(e.op, 1.0) * self._registers(e.ranges, size))
 
     def _of_load(self, e: Expr) -> _Counts:
