@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from tests.golden.test_golden import TARGET
 from tests.kernels import CASES, add, constant, exp, joined, load, softmax, store, total
 from tests.programs import HOST
 
@@ -19,7 +20,7 @@ from ferrule.codegen.schedules.cpu.streams import CHUNK_ELEMENTS
 from ferrule.codegen.uops import UOps
 from ferrule.dtype import DType, dtypes
 from ferrule.ir.expr import ExprOp, const
-from ferrule.ops import LazyOp
+from ferrule.ops import LazyOp, ReduceOps
 from ferrule.schedule import create_schedule
 from ferrule.tensor import Tensor
 
@@ -131,7 +132,7 @@ def test_only_what_lies_across_is_transposed(shape: tuple[int, int]) -> None:
     """What lies along the result is loaded so, and no square at the edge has a mask."""
     n, m = shape
     ast = store(add(load(1, n, m), load(2, m, n).permute((1, 0))))
-    uops = Linearizer(ast, WIDE).linearize().uops
+    uops = Linearizer(ast, TARGET).linearize().uops
     loads = [u for u in uops if u.op is UOps.LOAD and u.src[0].op is UOps.PARAM]
     assert {len(u.src) for u in loads} == {2}
     assert all(u.src[1].lanes == 1 and u.lanes == 16 for u in loads)
@@ -145,7 +146,7 @@ def test_only_what_lies_across_is_transposed(shape: tuple[int, int]) -> None:
 def test_images_turned_by_a_quarter_are_transposed_in_squares(steps: tuple[int, int]) -> None:
     """Backwards along what is loaded is as near as forwards: nothing is gathered."""
     ast = store(add(load(1, 50, 33).permute((1, 0)).stride(steps), constant(1.0, (33, 50))))
-    uops = Linearizer(ast, WIDE).linearize().uops
+    uops = Linearizer(ast, TARGET).linearize().uops
     loads = [u for u in uops if u.op is UOps.LOAD and u.src[0].op is UOps.PARAM]
     assert loads
     assert all(u.src[1].lanes == 1 and u.lanes == 16 for u in loads)
@@ -169,7 +170,7 @@ def test_a_border_around_what_is_transposed() -> None:
     """Loops with copies inside are not in segments: these have the conditions too."""
     wide = load(1, 40, 40).pad(((0, 8), (0, 8)))
     ast = store(add(wide, load(2, 48, 48).permute((1, 0))))
-    uops = Linearizer(ast, WIDE).linearize().uops
+    uops = Linearizer(ast, TARGET).linearize().uops
     a, b = (np.random.default_rng(0).standard_normal((n, n)).astype(np.float32) for n in (40, 48))
     out = np.full(48 * 48, np.nan, np.float32)
     interpret(uops, [out, a.ravel(), b.ravel()], [], 0, extent(uops, []))
@@ -210,3 +211,13 @@ def test_what_is_contiguous_along_no_loop_is_not_transposed() -> None:
     x = load(1, 32, 1, 32, 1).expand((32, 2, 32, 3)).reshape((64, 96))
     plan = schedule(lower(store(x), "k"), WIDE)
     assert {opt.primitive for opt in plan.opts}.isdisjoint({"transpose", "stage"})
+
+
+def test_a_row_shorter_than_a_vector_is_loaded_as_vectors() -> None:
+    """Its only iteration is the last one too, so its lanes have constant conditions."""
+    window = load(1, 8, 27).window(1, 3, 2)
+    ast = store(LazyOp(ReduceOps.MAX, (window,), (8, 13, 1)))
+    uops = Linearizer(ast, TARGET).linearize().uops
+    loaded = [u for u in uops if u.op is UOps.LOAD and u.lanes > 1]
+    assert loaded
+    assert all(u.src[1].lanes == 1 for u in loaded)

@@ -143,7 +143,7 @@ def _unroll_single(kernel: Kernel) -> Kernel:
         loops = list(nest.loops)
         for depth in reversed(range(deepest.get(nest.name, 0), len(loops))):
             if _runs_once(loops[depth]):
-                loops[depth] = replace(loops[depth], kind=Kind.UNROLL)
+                loops[depth] = replace(loops[depth], kind=Kind.UNROLL, peel=None)
             elif loops[depth].kind not in LANES_OR_COPIES:
                 break
         nests.append(replace(nest, loops=tuple(loops)))
@@ -151,9 +151,9 @@ def _unroll_single(kernel: Kernel) -> Kernel:
 
 
 def _runs_once(loop: Loop) -> bool:
+    """True for a loop of one iteration, which is the last one too."""
     size = loop.range.size
-    bounds = (loop.peel, loop.start, loop.end, loop.bitmask, loop.segments)
-    whole = bounds == (None, None, None, None, ())
+    whole = (loop.start, loop.end, loop.bitmask, loop.segments) == (None, None, None, ())
     return loop.kind is Kind.SERIAL and whole and size.is_const and size.arg == 1
 
 
