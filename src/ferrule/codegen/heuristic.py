@@ -15,7 +15,7 @@ from ferrule.codegen.opt import Opt
 from ferrule.codegen.plan import Plan
 from ferrule.codegen.schedules.cpu.chains import has_stages, schedule_chain
 from ferrule.codegen.schedules.cpu.contraction import is_contraction, schedule_contraction
-from ferrule.codegen.schedules.cpu.rows import schedule_rows
+from ferrule.codegen.schedules.cpu.rows import partition_joins, schedule_rows
 from ferrule.codegen.schedules.cpu.scans import schedule_scan
 from ferrule.codegen.schedules.cpu.scatters import schedule_rows_of_scatter
 from ferrule.codegen.schedules.cpu.streams import (
@@ -57,6 +57,7 @@ def _schedule_root(plan: Plan, name: str) -> None:
         schedule_stream(plan, name)
         return
     if plan.attempt(schedule_scan, name, *below):
+        partition_joins(plan, name)
         return
     if has_stages(plan, name):
         schedule_chain(plan, name)

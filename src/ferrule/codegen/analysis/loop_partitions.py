@@ -14,11 +14,11 @@ from math import inf
 from ferrule.base.records import dataclass
 from ferrule.codegen.analysis.loop_bounds import least_and_most
 from ferrule.codegen.kernel import Kernel, Loop, Nest, Segment
-from ferrule.ir.expr import INDEX, Expr, ExprOp, alu, conjuncts, const, minimum
+from ferrule.ir.expr import INDEX, Expr, ExprOp, alu, conjuncts, const, less, minimum
 
-MAX_SEGMENTS = 9
-"""Segments of all loops of a nest together: each is a copy of the loop's body. Not measured; 9 is
-enough for two loops with a border at both ends."""
+MAX_SEGMENTS = 17
+"""Segments of all loops of a nest together: each is a copy of the loop's body. Not measured; 17 is
+enough for 9 values side by side, of which neighbours share a vector."""
 
 
 @dataclass(frozen=True)
@@ -74,7 +74,7 @@ def _changes(nodes: Iterable[Expr], r: Expr, opened: frozenset[Expr]) -> Iterato
     for e in nodes:
         if e.op is not ExprOp.CMPLT or e.src[0].dtype is not INDEX or r not in e.ranges:
             continue
-        found = least_and_most(e, r, opened)
+        found = least_and_most(_undivided(e), r, opened)
         if found is None or found[0] == 0:
             continue
         step, least, most = found
@@ -82,6 +82,24 @@ def _changes(nodes: Iterable[Expr], r: Expr, opened: frozenset[Expr]) -> Iterato
         ends = (-most, -least) if step > 0 else (least + 1, most + 1)
         first, then = (end.linear()[1] for end in ends)
         yield _Change(e, step > 0, first, then, ends[0] - first, abs(step))
+
+
+def _undivided(condition: Expr) -> Expr:
+    """A comparison of a quotient as one of its dividend, so that it is linear in a fused loop.
+
+    `x // n < k` is `x < k * n`, and `-(x // n) < k` is `-x < (k - 1) * n + 1`.
+    """
+    value, limit = condition.src
+    terms, offset = value.linear()
+    if len(terms) != 1 or not limit.is_const:
+        return condition
+    ((quotient, sign),) = terms.items()
+    if quotient.op is not ExprOp.IDIV or sign not in (1, -1):
+        return condition
+    (x, n), k = quotient.src, limit - offset
+    if not n.is_const or n.min <= 0:
+        return condition
+    return _undivided(less(x, k * n) if sign > 0 else less(-x, (k - 1) * n + 1))
 
 
 def _in_one_order(changes: Iterable[_Change]) -> list[_Change]:

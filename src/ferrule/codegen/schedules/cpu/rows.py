@@ -14,8 +14,8 @@ from ferrule.codegen.plan import MIN_PARALLEL_WORK, Plan, bytes_loaded, loads, s
 from ferrule.codegen.primitives.editing import descendants
 from ferrule.codegen.primitives.nests import mergeable, shared_row
 from ferrule.codegen.schedules.cpu.gemv import schedule_panels
-from ferrule.codegen.schedules.cpu.streams import bypasses_caches
-from ferrule.ir.expr import COSTLY, Expr, const, toposort
+from ferrule.codegen.schedules.cpu.streams import bypasses_caches, partition_loops
+from ferrule.ir.expr import COSTLY, Expr, ExprOp, const, toposort
 from ferrule.ir.target import LINE_BYTES, PAGE_BYTES
 
 # Tuning constants, set between 2026-11-21 and 23 on the processors of docs/performance.md. Those
@@ -44,7 +44,17 @@ def schedule_rows(plan: Plan, name: str) -> bool:
     merge_siblings(plan, plan.below(name))
     _recompute_first(plan, name, plan.below(name))
     axes = _lane_axes(plan, name, plan.below(name))
-    return plan.best(*[partial(_schedule_lanes, name=name, column=axis) for axis in axes])
+    found = plan.best(*[partial(_schedule_lanes, name=name, column=axis) for axis in axes])
+    partition_joins(plan, name)
+    return found
+
+
+def partition_joins(plan: Plan, name: str) -> None:
+    """Partition the loops of a root nest and of the reduces inside it that read a `cat`."""
+    for n in plan.below(name):
+        if any(map(_chooses_operand, plan.nest(n).nodes)):
+            partition_loops(plan, name)
+            partition_loops(plan, n)
 
 
 def _lane_axes(plan: Plan, name: str, below: Sequence[str]) -> list[Expr | None]:
@@ -86,6 +96,17 @@ def _schedule_lanes(plan: Plan, name: str, column: Expr | None) -> bool:
     _share_rows(plan, name)
     _prefetch_rows(plan, name)
     return True
+
+
+def _chooses_operand(e: Expr) -> bool:
+    """True if an index decides where a value is read from, as in a `cat`.
+
+    Where the loop along that index is not partitioned, both places are read, one of them with an
+    empty mask.
+    """
+    if e.op is not ExprOp.WHERE or loads(e.src[0]):
+        return False
+    return all(loads(side) for side in e.src[1:])
 
 
 def merge_siblings(plan: Plan, below: Sequence[str]) -> None:

@@ -12,6 +12,7 @@ from ferrule.codegen.kernel import Kind, Nest
 from ferrule.codegen.plan import MIN_PARALLEL_WORK, Plan, loads, step_of
 from ferrule.codegen.primitives.nests import MAX_EXPANDED_TERMS
 from ferrule.ir.expr import COSTLY, Expr, toposort
+from ferrule.ir.target import LINE_BYTES
 
 # Set on 2026-11-21; not measured by themselves.
 MIN_VECTOR_ROW = 8
@@ -27,7 +28,8 @@ def schedule_stream(plan: Plan, name: str) -> None:
     if not plan.nest(name).loops:
         return
     _choose_lanes(plan, name)
-    _segment(plan, name)
+    if not plan.below(name):
+        partition_loops(plan, name)
 
 
 def schedule_few_terms(plan: Plan, name: str) -> bool:
@@ -78,15 +80,15 @@ def schedule_scatter(plan: Plan, name: str) -> bool:
     return True
 
 
-def _segment(plan: Plan, name: str) -> None:
+def partition_loops(plan: Plan, name: str) -> None:
     """Partition loops into segments if conditions change along them, as long as that is little
     code.
     """
-    if plan.below(name):
-        return
     copies = 1
-    for depth, loop in reversed(list(enumerate(plan.nest(name).loops))):
-        if loop.kind not in (Kind.SERIAL, Kind.PARALLEL):
+    nest = plan.nest(name)
+    for depth, loop in reversed(list(enumerate(nest.loops))):
+        runs = loop.kind in (Kind.SERIAL, Kind.PARALLEL) and loop.range not in nest.result_axes
+        if loop.segments or not runs:
             continue
         segments = segments_of(plan.kernel, plan.nest(name), depth)
         if segments and copies * len(segments) <= MAX_SEGMENTS:
@@ -105,9 +107,13 @@ def _choose_lanes(plan: Plan, name: str) -> None:
     if bypasses_caches(nest):
         plan.do("nontemporal", name)
     loops = nest.loop_ranges
+    parallel = plan.work(name) >= MIN_PARALLEL_WORK
+    lines = plan.target.l1_bytes // LINE_BYTES
+    if v.size.max >= 2 * lines and _shares_lines(nest, v):
+        _chunk_outer(plan, name, v, lines, parallel)
+        return
     if loops[-1] is not v:
         plan.do("reorder", name, (*(r for r in loops if r is not v), v))
-    parallel = plan.work(name) >= MIN_PARALLEL_WORK
     outer = prod(loop.range.size.max for loop in plan.nest(name).loops[:-1])
     enough = 4 * plan.target.max_threads
     if parallel and len(loops) > 1 and outer >= enough:
@@ -235,11 +241,37 @@ def _chunk_inner(plan: Plan, name: str) -> None:
         plan.do("reorder", name, (chunks, *(r for r in loops if r is not chunks)))
     plan.do("parallel", name, chunks)
     _vectorize_last(plan, name)
+    _limit_last_chunk(plan, name, chunk)
+
+
+def _limit_last_chunk(plan: Plan, name: str, chunk: Expr) -> None:
     # The last chunk ends early instead of having masks: memory beyond the end may not exist, and a
     # masked access to it takes a processor some hundred cycles, for each vector.
     inner = next(o for o in plan.nest(name).loops if o.is_from(chunk))
     if inner.kind is Kind.SERIAL and inner.peel is None:
         plan.limit(name, inner.range)
+
+
+def _shares_lines(nest: Nest, v: Expr) -> bool:
+    """True if results along `v` are in different lines of memory, which other loops fill up."""
+    stores = [c.store.index for c in nest.computes if c.store is not None]
+    others = [loop.range for loop in nest.loops if loop.range is not v]
+    return all(step_of(index, v) > 1 for index in stores) and any(
+        all(step_of(index, r) == 1 for index in stores) for r in others
+    )
+
+
+def _chunk_outer(plan: Plan, name: str, v: Expr, size: int, parallel: bool) -> None:
+    """Put lanes along a loop whose results are far apart, in chunks whose lines stay in the cache
+    until the other loops have filled them.
+    """
+    chunks, chunk = plan.split(name, v, size, "peel")
+    others = [r for r in plan.loops(name) if r is not chunks and r is not chunk]
+    plan.do("reorder", name, (chunks, *others, chunk))
+    if parallel:
+        plan.do("parallel", name, chunks)
+    _vectorize_last(plan, name)
+    _limit_last_chunk(plan, name, chunk)
 
 
 def _share_outer(plan: Plan, name: str, enough: int) -> None:
@@ -250,7 +282,11 @@ def _share_outer(plan: Plan, name: str, enough: int) -> None:
             break
         if any(n.at == (name, 1) for n in plan.kernel.nests):
             break
-        plan.do("fuse", name, nest.loops[0].range)
+        outer, inner, *others = nest.loop_ranges
+        changes = [bool(segments_of(plan.kernel, nest, depth)) for depth in (0, 1)]
+        if changes == [False, True]:  # only the outer one of fused loops can be partitioned
+            plan.do("reorder", name, (inner, outer, *others))
+        plan.do("fuse", name, plan.loops(name)[0])
     plan.do("parallel", name, plan.loops(name)[0])
 
 
