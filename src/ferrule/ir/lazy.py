@@ -27,6 +27,7 @@ from ferrule.ir.lazyop import (
     MovementOps,
     Op,
     ReduceOps,
+    TernaryOps,
     UnaryOps,
     infer,
     infer_moved,
@@ -37,7 +38,7 @@ from ferrule.ir.lazyop import (
 from ferrule.ir.node import Anchor, Node, Shape, recent_nodes, sweep
 from ferrule.ir.shape.layout import storage_size, storage_view
 from ferrule.ir.shape.view import ShapeError, View
-from ferrule.ir.simplify import is_empty, moved_const, reduced_const, simplify
+from ferrule.ir.simplify import is_empty, moved_const, part_of_join, reduced_const, simplify
 
 
 class DeviceMismatchError(ValueError):
@@ -329,6 +330,10 @@ class LazyBuffer(Node):
             moved = zip(pairs, firsts, strict=True)
             pairs = tuple([(as_int(a + first), as_int(b + first)) for (a, b), first in moved])
             source = srcs[0]
+        if source.op is TernaryOps.WHERE:
+            piece, part = part_of_join(source, pairs)
+            if piece is not source:
+                return piece.shrink(part)
         return _moved(source, MovementOps.SHRINK, pairs)
 
     def stride(self, arg: Sequence[int]) -> LazyBuffer:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Final, TypeVar
+from typing import Final, TypeAlias, TypeVar
 
 from ferrule.ir.constant_folding import Scalar, fold, fold_reduce, is_negative_zero, same_operand
-from ferrule.ir.expr import Expr
+from ferrule.ir.expr import Expr, sint
 from ferrule.ir.lazyop import FunctionOps, LoadOps, MovementOps, Op, ReduceOps, TernaryOps, UnaryOps
 from ferrule.ir.node import Node, Shape
 from ferrule.ir.op_table import ELEMENTWISE, MOVEMENTS, REDUCED, WHOLE_MOVEMENTS
@@ -17,6 +17,7 @@ _ADDS_ZEROS: Final = frozenset([op for op, row in MOVEMENTS.items() if row.zeros
 
 
 _Node = TypeVar("_Node", bound=Node)
+Region: TypeAlias = tuple[tuple[sint, sint], ...]
 
 
 def is_empty(shape: Shape) -> bool:
@@ -79,3 +80,68 @@ def moved_const(op: MovementOps, source: Node) -> Scalar | Expr | None:
 
 def _is_plain_zero(value: object) -> bool:
     return isinstance(value, int | float) and value == 0 and not is_negative_zero(value)
+
+
+def join_mask(node: _Node) -> _Node | None:
+    """The mask by which a WHERE chooses a padded value inside its padding; None for other nodes.
+
+    A join, values side by side, is a chain of such WHEREs; the last value is padded alone.
+    """
+    if node.op is not TernaryOps.WHERE or node.realized is not None:
+        return None
+    condition, padded, _ = node.srcs
+    if condition.op is not MovementOps.PAD or padded.op is not MovementOps.PAD:
+        return None
+    if condition.realized is not None or padded.realized is not None:
+        return None
+    is_inside = condition.arg == padded.arg and condition.srcs[0].base_const() is True
+    return condition if is_inside else None
+
+
+def part_of_join(node: _Node, part: Region) -> tuple[_Node, Region]:
+    """The value that has all elements of a part of a join, and the part of it that these are.
+
+    It is the join itself if several values have them. `part` is (start, stop) for each axis.
+    """
+    while True:
+        if join_mask(node) is not None:
+            _, padded, others = node.srcs
+            if _is_inside(part, padded):
+                node = padded
+            elif _is_outside(part, padded):
+                node = others
+            else:
+                return node, part
+        elif node.op is MovementOps.PAD and node.srcs and _is_inside(part, node):
+            befores = [before for before, _ in node.arg]
+            moved = zip(part, befores, strict=True)
+            part = tuple([(start - before, stop - before) for (start, stop), before in moved])
+            node = node.srcs[0]
+        else:
+            return node, part
+
+
+def _is_inside(part: Region, padded: Node) -> bool:
+    """True if a part has none of the padding; False where a size is symbolic."""
+    for (start, stop), (before, after), size in zip(part, padded.arg, padded.shape, strict=True):
+        if (before, after) == (0, 0):
+            continue
+        if not _are_known(start, stop, before, after, size):
+            return False
+        if start < before or stop > size - after:
+            return False
+    return True
+
+
+def _is_outside(part: Region, padded: Node) -> bool:
+    """True if a part has nothing but padding; False where a size is symbolic."""
+    for (start, stop), (before, after), size in zip(part, padded.arg, padded.shape, strict=True):
+        if _are_known(start, stop, before, after, size) and (
+            stop <= before or start >= size - after
+        ):
+            return True
+    return False
+
+
+def _are_known(*sizes: sint) -> bool:
+    return all([isinstance(size, int) for size in sizes])
