@@ -331,7 +331,7 @@ def test_rows_of_symbolic_size_have_one_kernel() -> None:
         del hidden
         np.testing.assert_allclose(array, layer(x[:, :4])[0].sum(1).numpy(), rtol=1e-5, atol=1e-6)
         found.append(len(asts(items)))
-    assert found[1] <= found[0]
+    assert found[1] <= found[0] + 1  # more than 8 steps are joined by another kernel
 
 
 # *** in replays ***

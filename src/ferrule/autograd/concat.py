@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from itertools import pairwise
+from typing import Any, Final
 
 from ferrule.autograd.tape import Gradients, GradNode, Rule, TracedValue, record
 from ferrule.ir.dtype import dtypes
 from ferrule.ir.expr import as_int, sint
 from ferrule.ir.lazy import LazyBuffer
-from ferrule.ir.lazyop import MovementOps
+from ferrule.ir.lazyop import MovementOps, TernaryOps
 from ferrule.ir.shape.view import same
+
+_MAX_PIECES: Final = 8
+"""Values side by side in one node of a concatenation; more are a tree of such nodes. A kernel that
+tells its pieces apart by conditions has a loop for each, so that their number has to be small."""
 
 
 def concatenated(values: Sequence[TracedValue], axis: int) -> TracedValue:
@@ -18,18 +23,29 @@ def concatenated(values: Sequence[TracedValue], axis: int) -> TracedValue:
     if len(values) == 1:
         return values[0]
     some = [value for value in values if not same(value.shape[axis], 0)] or list(values[:1])
+    pieces = [value.node for value in some]
+    while len(pieces) > _MAX_PIECES:
+        groups = -(-len(pieces) // _MAX_PIECES)
+        ends = [len(pieces) * group // groups for group in range(groups + 1)]
+        pieces = [_side_by_side(pieces[start:end], axis) for start, end in pairwise(ends)]
+    return record("cat", _CAT, values, _side_by_side(pieces, axis), axis)
+
+
+def _side_by_side(pieces: Sequence[LazyBuffer], axis: int) -> LazyBuffer:
+    """Few nodes, joined along an axis: each is chosen by a condition on the index."""
+    if len(pieces) == 1:
+        return pieces[0]
     total: sint = 0
-    for value in some:
-        total = as_int(total + value.shape[axis])
-    result = some[0].detach()
-    if len(some) > 1:
-        result = _placed(result, axis, 0, total)
-    start: sint = some[0].shape[axis]
-    for value in some[1:]:
-        there = _placed(TracedValue(all_true(value)), axis, start, total)
-        result = there.where(_placed(value.detach(), axis, start, total), result)
-        start = as_int(start + value.shape[axis])
-    return record("cat", _CAT, values, result.node, axis)
+    for node in pieces:
+        total = as_int(total + node.shape[axis])
+    result = _placed(pieces[0], axis, 0, total)
+    start: sint = pieces[0].shape[axis]
+    for node in pieces[1:]:
+        true = LazyBuffer.const(True, dtypes.bool, node.shape, node.device)
+        there = _placed(true, axis, start, total)
+        result = there.e(TernaryOps.WHERE, _placed(node, axis, start, total), result)
+        start = as_int(start + node.shape[axis])
+    return result
 
 
 def all_true(value: TracedValue) -> LazyBuffer:
@@ -37,11 +53,11 @@ def all_true(value: TracedValue) -> LazyBuffer:
     return LazyBuffer.const(True, dtypes.bool, value.shape, value.node.device)
 
 
-def _placed(value: TracedValue, axis: int, start: sint, total: sint) -> TracedValue:
-    """The value from `start` on along an axis of `total`, zeros elsewhere."""
-    padding: list[tuple[sint, sint]] = [(0, 0)] * len(value.shape)
-    padding[axis] = (start, as_int(total - start - value.shape[axis]))
-    return value.pad(padding)
+def _placed(node: LazyBuffer, axis: int, start: sint, total: sint) -> LazyBuffer:
+    """The node from `start` on along an axis of `total`, zeros elsewhere."""
+    padding: list[tuple[sint, sint]] = [(0, 0)] * len(node.shape)
+    padding[axis] = (start, as_int(total - start - node.shape[axis]))
+    return node.pad(padding)
 
 
 def _reverse_cat(grad: TracedValue, entry: GradNode) -> Gradients:

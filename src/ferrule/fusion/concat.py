@@ -21,6 +21,7 @@ from ferrule.ir.lazy import LazyBuffer
 from ferrule.ir.lazyop import LoadOps, MovementOps, ReduceOps, TernaryOps
 from ferrule.ir.shape.layout import storage_size
 from ferrule.ir.shape.view import View
+from ferrule.ir.simplify import join_mask
 
 _MIN_STORED_SHARE: Final = 0.5
 """Fraction of a whole that other kernels have to store. Below it the whole's memory, which is in
@@ -149,7 +150,9 @@ class _Joiner:
             else:
                 others.append((value, place))
         made = [*places, *[node for node, _ in again]]
-        if sum(map(_size, made)) < _MIN_STORED_SHARE * _size(whole):
+        # A join is mostly stored because a kernel has only so many masks, and serves nothing else.
+        has_join = any([join_mask(_joined_value(node)) is not None for node in places])
+        if not has_join and sum(map(_size, made)) < _MIN_STORED_SHARE * _size(whole):
             return
         for node in (whole, *passed):
             self._leave_out(node)
@@ -191,26 +194,54 @@ class _Joiner:
         None if the whole is no `cat`.
         """
         value = _joined_value(whole)
-        if value is not whole and value in self.roots:
-            return None
         inner = reshape(view, value.shape)
+        if inner is None or (value is not whole and value in self.roots):
+            return None
+        return self._pieces_of_join(value, inner)
+
+    def _pieces_of_join(
+        self, value: LazyBuffer, view: View
+    ) -> tuple[list[tuple[LazyBuffer, View]], list[LazyBuffer]] | None:
         found: list[tuple[LazyBuffer, _Pads]] = []
         passed: list[LazyBuffer] = []
         while value.op is TernaryOps.WHERE:
-            condition, padded, value = value.srcs
-            if not _selects_inside(condition, padded) or padded in self.roots:
+            if join_mask(value) is None or value.srcs[1] in self.roots:
                 return None
+            _, padded, value = value.srcs
             found.append((padded.srcs[0], padded.arg))
             if value in self.roots:
                 if not self._can_be_passed(value):
                     return None
                 passed.append(value)
-        if inner is None or value.op is not MovementOps.PAD or not value.srcs:
+        if value.op is not MovementOps.PAD or not value.srcs:
             return None
         found.append((value.srcs[0], value.arg))
         if not _lie_side_by_side(found):
             return None
-        return [(source, _inside(inner, source, pads)) for source, pads in found], passed
+        pieces: list[tuple[LazyBuffer, View]] = []
+        for source, pads in found:
+            place = _inside(view, source, pads)
+            inner = self._with_stored_pieces(source, place)
+            if inner is None:
+                pieces.append((source, place))
+            else:
+                pieces += inner[0]
+                passed += inner[1]
+        return pieces, passed
+
+    def _with_stored_pieces(
+        self, value: LazyBuffer, view: View
+    ) -> tuple[list[tuple[LazyBuffer, View]], list[LazyBuffer]] | None:
+        """The pieces of a piece that no kernel stores, if kernels store some of them.
+
+        A kernel for the whole piece would copy these.
+        """
+        if value in self.roots or join_mask(value) is None:
+            return None
+        found = self._pieces_of_join(value, view)
+        if found is None or not any([self._stored(*piece) for piece in found[0]]):
+            return None
+        return found
 
     def _can_be_passed(self, node: LazyBuffer) -> bool:
         """True if a stored value has one user only, which does not need it once joined."""
@@ -256,15 +287,6 @@ _Pads: TypeAlias = tuple[tuple[int, int], ...]
 
 def _size(node: LazyBuffer) -> int:
     return storage_size(node.shape)
-
-
-def _selects_inside(condition: LazyBuffer, padded: LazyBuffer) -> bool:
-    """True if a condition selects the inside of a padded value, and not its padding."""
-    if condition.op is not MovementOps.PAD or padded.op is not MovementOps.PAD:
-        return False
-    if condition.realized is not None or padded.realized is not None:
-        return False
-    return condition.arg == padded.arg and condition.srcs[0].base_const() is True
 
 
 def _lie_side_by_side(pieces: list[tuple[LazyBuffer, _Pads]]) -> bool:

@@ -15,6 +15,7 @@ from ferrule.base.records import dataclass
 from ferrule.codegen.intrinsics import native_intrinsic
 from ferrule.codegen.policy import continues_totals, repeats_long_sums, widens_factors
 from ferrule.fusion.graph import Graph, value_sources
+from ferrule.fusion.joins import MAX_MASKS
 from ferrule.ir.dtype import dtypes
 from ferrule.ir.lazy import LazyBuffer
 from ferrule.ir.lazyop import (
@@ -29,6 +30,7 @@ from ferrule.ir.lazyop import (
 )
 from ferrule.ir.op_table import ELEMENTWISE, PLAIN_MOVEMENTS, WHOLE_MOVEMENTS
 from ferrule.ir.shape.layout import storage_size
+from ferrule.ir.simplify import join_mask
 from ferrule.ir.steps import Step, Steps
 from ferrule.ir.target import Target
 
@@ -87,6 +89,8 @@ class Cost:
     """True for a running total: one loop adds each element to the total before it."""
     nodes: int = 1
     """The number of nodes that it counts for: a function counts as its steps do."""
+    masks: frozenset[LazyBuffer] = NONE
+    """The masks of the joins that it is computed from; of many, some are left out."""
 
     @property
     def passed(self) -> float:
@@ -190,7 +194,8 @@ class Costs:
         self.nbytes = {node: nbytes(node) for node in graph.order}
         """The size of each value in memory, in bytes."""
         for node in graph.order:
-            self._costs[node] = self._cost(node)
+            cost = self._costs[node] = self._cost(node)
+            cost.masks = self._masks(node)
         self._stored = {node for node, cost in self._costs.items() if self._is_stored(node, cost)}
 
     def __getitem__(self, node: LazyBuffer) -> Cost:
@@ -237,6 +242,17 @@ class Costs:
         return (
             not self._repeats_long_sums and node in self.several_indices and self.has_long_sum(node)
         )
+
+    def _masks(self, node: LazyBuffer) -> frozenset[LazyBuffer]:
+        if self.is_load(node):
+            return NONE
+        own = join_mask(node)
+        found = NONE if own is None else frozenset((own,))
+        for source in value_sources(node):
+            below = self._costs[source].masks
+            if below and len(found) <= MAX_MASKS and not self.is_load(source):
+                found |= below
+        return found
 
     def _cost(self, node: LazyBuffer) -> Cost:
         if node.realized is not None or not node.srcs:

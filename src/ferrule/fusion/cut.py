@@ -26,6 +26,7 @@ from ferrule.fusion.groups import (
     share_memory,
 )
 from ferrule.fusion.horizontal_reduces import HorizontalFusion
+from ferrule.fusion.joins import MAX_MASKS, masks_of
 from ferrule.fusion.legality import Legality, is_always_fused
 from ferrule.fusion.rounding import (
     Evaluation,
@@ -242,6 +243,7 @@ class _Cutter:
         cost = self.costs[node]
         fusion.nodes += cost.nodes
         fusion.most_evals = max(fusion.most_evals, fusion.space.evals_at(signature))
+        fusion.masks.update([(mask, signature) for mask in masks_of(node)])
         nested = nested or isinstance(node.op, ReduceOps)
         for place, source in enumerate(value_sources(node)):
             if base_of(node) is source and place == BASE:
@@ -353,6 +355,8 @@ class _Cutter:
             if at is None or share_memory(fusion.outputs, [node]):
                 continue
             room = fusion.nodes < MAX_NODES and len(fusion.buffers) < self.legality.most_buffers
+            masks = {(mask, at) for mask in masks_of(node)}
+            room = room and len(fusion.masks | masks) <= max(MAX_MASKS, len(fusion.masks))
             # None of the node's users may be needed by the kernel that would store it.
             if room and not any(user.users & fusion.bits for user in visits):
                 return fusion, at
@@ -392,12 +396,15 @@ class _Cutter:
             return False
         if a.nodes + b.nodes > MAX_NODES or len(a.buffers | b.buffers) > self.legality.most_buffers:
             return False
+        if len(a.masks | b.masks) > max(MAX_MASKS, len(a.masks), len(b.masks)):
+            return False
         return not share_memory(a.outputs, b.outputs)
 
     def _merge(self, into: Fusion, other: Fusion) -> None:
         into.outputs.extend(other.outputs)
         into.nodes += other.nodes
         into.buffers |= other.buffers
+        into.masks |= other.masks
         into.bits |= other.bits
         self.makers.update(dict.fromkeys(other.outputs, into))
         self.fusions.remove(other)

@@ -36,6 +36,8 @@ class Fusion:
         """The nodes that are stages of it, with the axes of their blocks."""
         self.outer = 0
         """The ranges of the loops around its blocks, as bits; 0 without blocks."""
+        self.masks: set[tuple[LazyBuffer, Signature]] = set()
+        """The masks of the joins that it computes, and the indices at which it evaluates them."""
         self.blocks: set[Signature] = set()
         """The indices at which it fills blocks."""
         self.guests: list[Fusion] = []

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Final, final
 
 from ferrule.codegen.policy import shares_reduces, tiles_stages
 from ferrule.fusion.costs import SMALL_KERNEL_OPERATIONS, Cost, Costs, factors
 from ferrule.fusion.gains import Gains
 from ferrule.fusion.groups import MAX_NODES, Fusion, Visits
-from ferrule.fusion.signature import is_pass_through
+from ferrule.fusion.joins import MAX_MASKS, masks_of, pieces_of_joins
+from ferrule.fusion.signature import Signature, is_pass_through
 from ferrule.ir.lazy import LazyBuffer
 from ferrule.ir.lazyop import MovementOps, ReduceOps, running_axis
 from ferrule.ir.op_table import MOVEMENTS, PLAIN_MOVEMENTS
@@ -57,6 +59,7 @@ class Legality:
         self.target = target
         self.iterations = MIN_ITERATIONS_PER_THREAD * target.max_threads
         self.most_buffers = most_buffers(target)
+        self.pieces = pieces_of_joins(costs.users)
 
     def is_allowed(self, node: LazyBuffer, cost: Cost, visits: Visits) -> bool:
         """True if all kernels that want a node can compute it within their loops."""
@@ -64,6 +67,8 @@ class Legality:
             if fusion.nodes > MAX_NODES or len(indices) > _MAX_INDICES:
                 return False
             if len(fusion.buffers) > self.most_buffers:
+                return False
+            if cost.masks and self._has_too_many_masks(node, cost, fusion, indices):
                 return False
         # A reduce is decided at the end of its epilogue, the last node with a single user.
         for reduce in cost.owned:
@@ -77,6 +82,22 @@ class Legality:
             if not fits:
                 return False
         return True
+
+    def _has_too_many_masks(
+        self, node: LazyBuffer, cost: Cost, fusion: Fusion, indices: Collection[Signature]
+    ) -> bool:
+        """True if loops could not be partitioned by the masks of all joins that a kernel computes.
+
+        What is wanted at several indices has all masks below it several times. Wanted at one, it
+        has its own: a join that is no piece of another one needs several, else memory is slower.
+        """
+        masks: Collection[LazyBuffer] = cost.masks
+        if len(indices) == 1:
+            masks = masks_of(node)
+            if len(masks) < 2 and node not in self.pieces:
+                return False
+        new = {(mask, signature) for mask in masks for signature in indices} - fusion.masks
+        return bool(new) and len(fusion.masks) + len(new) > MAX_MASKS
 
     def can_be_tiled(self, visits: Visits) -> bool:
         """True if a contraction is computed once, for exactly the elements that a kernel stores.
@@ -130,6 +151,8 @@ class Legality:
             if len(fusion.outputs) > 1 or (fusion.contraction is not None and not fusion.outer):
                 return False
             for signature, nested in indices.items():
+                if fusion.masks and fusion.space.evals_at(signature) > self.costs[reduce].size:
+                    return False  # it would be computed for all pieces of a join, not for its own
                 depends = fusion.depends_on(signature)
                 if fusion.outer and (depends != fusion.outer or nested):
                     return False

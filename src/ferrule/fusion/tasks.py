@@ -21,6 +21,7 @@ from ferrule.ir.lazyop import (
     UnaryOps,
 )
 from ferrule.ir.shape.view import View
+from ferrule.ir.simplify import join_mask
 
 
 @final
@@ -39,6 +40,7 @@ class Task:
     """The nodes that are stages of the kernel, with the axes of their blocks."""
     has_reduce: bool = False
     nodes: int = 0
+    """The nodes that it computes. Masks of joins partition its loops: then each part counts."""
 
     @property
     def is_kernel(self) -> bool:
@@ -114,6 +116,7 @@ class Reader:
         """Fills in what the task reads, in the order in which a walk from the outputs meets it."""
         found: dict[LazyBuffer, None] = {}
         seen: set[LazyBuffer] = set()
+        masks: set[LazyBuffer | None] = {None}
         task.has_reduce = any(isinstance(root.op, ReduceOps) for root in task.outputs)
         stack = [source for root in reversed(task.outputs) for source in task.sources(root)[::-1]]
         while stack:
@@ -126,9 +129,10 @@ class Reader:
                 found[node] = None
             else:
                 task.has_reduce = task.has_reduce or isinstance(node.op, ReduceOps)
+                masks.add(join_mask(node))
                 stack.extend(task.sources(node)[::-1])
         task.reads = list(found)
-        task.nodes = len(seen)
+        task.nodes = len(seen) * len(masks)
 
     def stored(self, task: Task, root: LazyBuffer) -> tuple[LazyBuffer, View]:
         """The value that the task stores for a root, and where it goes in the root's memory.
