@@ -152,7 +152,8 @@ class _Contents:
     def __init__(self) -> None:
         self.numbers: Numbers | None = None
         self._found: dict[tuple[int, Any], tuple[Place, Any]] = {}
-        self._snapshot: Snapshot | None = None
+        self.snapshot: Snapshot | None = None
+        """What was found when all places held their content; None if they were never looked at."""
 
     def add(self, place: Place, child: Any) -> None:
         """Adds a place and its content."""
@@ -162,10 +163,6 @@ class _Contents:
     def __contains__(self, place: Place) -> bool:
         return place.identity in self._found
 
-    def hold(self) -> bool:
-        """True if nothing is another object than before; False if it has to be looked at."""
-        return self._snapshot is not None and self._snapshot.holds()
-
     def problem(self) -> str | None:
         """The description of a change; None if there is none."""
         problem = None if self.numbers is None else self.numbers.problem()
@@ -174,7 +171,7 @@ class _Contents:
         for place, child in self._found.values():
             if place.get() is not child:
                 return _moved(place)
-        self._snapshot = Snapshot(self._found.values(), self.numbers)
+        self.snapshot = Snapshot(self._found.values(), self.numbers)
         return None
 
 
@@ -232,12 +229,15 @@ class Watch:
         """The numbers of the arguments that must not be in the used memory."""
         self._outside = False
         """True if there are guards on anything besides the arguments."""
+        self._is_calm = True
+        """True if what places hold is all there is to look at while no tensor changes."""
 
     # -- outside of the arguments ------------------------------------------------------------------
 
     def add(self, owner: Owner, buffer: Buffer, written: bool) -> None:
         """Adds a guard on memory that is now in `buffer`."""
         self._memory.add(_Watched(owner, buffer, written))
+        self._is_calm &= not self._memory.needs_a_look
         self._outside = True
 
     def add_path(self, path: Path) -> None:
@@ -268,6 +268,7 @@ class Watch:
         """Adds guards on the numbers that the function finds by itself, and on their places."""
         if numbers:
             self._contents.numbers = numbers
+            self._is_calm &= not numbers.arrays
             self._outside = True
         self.add_path(numbers.path)
 
@@ -325,14 +326,18 @@ class Watch:
             if buffers[number].exports:
                 return "an array shares the memory of an argument that the function writes"
             leave_to_readers(tensors[number]._cell)
-        return self._problem_outside() if self._outside else None
-
-    def _problem_outside(self) -> str | None:
+        if not self._outside:
+            return None
         count = changes.count
         has_changes = count != self._changes
-        problem = None
-        if has_changes or not self._contents.hold():
-            problem = self._contents.problem()
+        snapshot = self._contents.snapshot
+        are_there = not has_changes and snapshot is not None and snapshot.holds()
+        if are_there and self._is_calm:
+            return None
+        return self._problem_outside(count, has_changes, are_there)
+
+    def _problem_outside(self, count: int, has_changes: bool, are_there: bool) -> str | None:
+        problem = None if are_there else self._contents.problem()
         if has_changes and problem is None:
             problem = self._problem_of_tensors()
         if problem is None and (has_changes or self._memory.needs_a_look):

@@ -76,8 +76,9 @@ class State:
         self.copies: list[Value] = []
         """Copies of containers of numbers and the like."""
         self.arrays: list[Any] = []
-        self.classes: list[tuple[Callable[[], Any], type]] = []
-        """Objects whose class can be replaced, weakly, and their classes."""
+        self.classes: list[tuple[Callable[[], Any], type, dict[str, Any] | None]] = []
+        """Objects whose class or `__dict__` can be replaced, weakly, and what they are. It is None
+        if nothing in it was found."""
         self._executed = executed
         self._names = NO_NAMES
         self._steps: list[tuple[Place, Any]] = []
@@ -276,6 +277,16 @@ class State:
                 self._look_into(value)
         self._look_for_what_is_missing()
         self._watch_methods_of_package()
+        values = [value.place for value in self.values if value.place is not None]
+        copied = [copy.container for copy in self.copies]
+        contents = [place for place, _ in self._contents.values()]
+        steps = [place for place, _ in self._steps]
+        found = {*map(id, copied), *[id(one.holder) for one in (*values, *contents, *steps)]}
+        self.classes = [
+            (reference, kind, own if id(own) in found else None)
+            for reference, kind, own in self.classes
+            if id(own) in found or kind.__flags__ & MADE_BY_A_STATEMENT
+        ]
 
     def _look_into(self, value: Any) -> None:
         kind = type(value)
@@ -313,14 +324,23 @@ class State:
             self.values.append(Value("a weak reference", functools.partial(_is_alive, value)))
             self._stack.append(value())
         elif issubclass(kind, _IN_FIXED_PLACES) or "__wrapped__" in attributes(value):
-            for place, child in below(value):
-                self._take(place, child)
+            self._look_into_fixed(value)
         elif issubclass(kind, Tensor) and id(value) not in self._tensors:
             self._take_tensors(Place(value, fixed=True), value, [value])
         elif not issubclass(kind, _WITHOUT_STATE) or issubclass(kind, Tensor):
             if issubclass(kind, BaseException):
                 self._stack.append(value.args)
             self._look_into_object(value)
+
+    def _look_into_fixed(self, value: Any) -> None:
+        """Looks into a tuple, a method or the like: these may have attributes, too."""
+        for place, child in below(value):
+            self._take(place, child)
+        kind = type(value)
+        if issubclass(kind, _IN_FIXED_PLACES) and (
+            kind not in _IN_FIXED_PLACES or attributes(value)
+        ):
+            self._look_into_attributes(value)
 
     def _hold(self, holder: Any) -> None:
         self._holders[id(holder)] = holder, _length(holder)
@@ -369,8 +389,10 @@ class State:
         self.copies.append(Value.from_container(name, copy, container, of))
 
     def _look_into_function(self, function: types.FunctionType) -> None:
-        self._hold(vars(function))
-        self._offer_all(vars(function))
+        own = vars(function)
+        self.classes.append((weakly(function), type(function), own))
+        self._hold(own)
+        self._offer_all(own)
         if not self._runs(function.__code__):
             return
         for name in ("__code__", "__defaults__", "__kwdefaults__"):
@@ -461,11 +483,14 @@ class State:
         if is_opaque(kind):
             self._refuse(value)
             return
-        if kind.__flags__ & MADE_BY_A_STATEMENT:
-            self.classes.append((weakly(value), kind))
+        self._look_into_attributes(value)
+
+    def _look_into_attributes(self, value: object) -> None:
+        kind: Any = type(value)
+        own = attributes(value)
+        self.classes.append((weakly(value), kind, own if attributes(value) is own else None))
         self._look_into_class(kind)
         self._objects.append(value)
-        own = attributes(value)
         self._hold(own)
         self._hold(value)
         places = [*slots(value), *[(Place(own, name), child) for name, child in own.items()]]
