@@ -16,8 +16,8 @@ import numpy as np
 
 from ferrule import Context, Tensor, TinyJit, fusion
 from ferrule.base.config import PASSES
-from ferrule.engine.realize import turn
 from ferrule.fusion.plans import plan_cache
+from ferrule.ir.storage import turn
 from tests.fuzz.functions import DERIVATIVES, INSIDE, ORACLES, in_two, mapped, with_gradients
 from tests.fuzz.given import NAMES
 from tests.fuzz.program import Program, assigned

@@ -3,11 +3,11 @@
 import gc
 import subprocess
 import sys
+import threading
 import time
 import weakref
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from functools import partial
 from itertools import pairwise
 from typing import Any
 
@@ -17,12 +17,12 @@ import pytest
 from ferrule.device import CompiledASTRunner, Device, JITRunner
 from ferrule.device.capture import (
     Capture,
+    GraphExecutor,
     GraphReentryError,
     JitError,
     JitItem,
     PlaceHolder,
     Recorded,
-    Turns,
     get_input_replace,
     get_jc_idxs_with_updatable_launch_dims,
     get_jc_idxs_with_updatable_var_vals,
@@ -355,25 +355,48 @@ def test_updatable_items() -> None:
     assert get_jit_stats([]) == (0, 0)
 
 
+class Graph(GraphExecutor):
+    """A batch whose run is a function; `inside` guards it as in those of devices."""
+
+    def __init__(self, work: Callable[[], object]) -> None:
+        super().__init__([], [])
+        self.work = work
+
+    def replay(
+        self, input_rawbuffers: Sequence[Buffer], var_vals: dict[Any, int], wait: bool = False
+    ) -> float | None:
+        if self.inside:
+            raise self.reentered()
+        self.inside = True
+        try:
+            self.work()
+        finally:
+            self.inside = False
+        return None
+
+
 def test_a_call_from_inside_a_call_is_refused_and_the_next_one_is_not() -> None:
-    turns = Turns("batch")
-    with pytest.raises(GraphReentryError, match=r"^batch: called from inside its own call"):
-        turns.take(turns.take, abs, -1)
-    assert turns.take(abs, -1) == 1
+    calls: list[Graph] = []
+    graph = Graph(lambda: calls.pop()([], {}) if calls else None)
+    calls.append(graph)
+    with pytest.raises(GraphReentryError, match=r"^<batch of 0>: called from inside its own call"):
+        graph([], {})
+    assert graph([], {}) is None
 
 
 def test_threads_take_turns() -> None:
-    turns = Turns("batch")
     inside: list[int] = []
 
-    def work(number: int) -> int:
+    def work() -> None:
+        number = threading.get_ident()
         inside.append(number)
         time.sleep(0.01)
         assert inside[-1] == number
-        return number
 
+    graph = Graph(work)
     with ThreadPoolExecutor(3) as threads:
-        assert sorted(threads.map(partial(turns.take, work), range(6))) == list(range(6))
+        assert list(threads.map(lambda _: graph([], {}), range(6))) == [None] * 6
+    assert len(inside) == 6
 
 
 def test_tensors_that_were_frozen_before_captures_were_loaded() -> None:

@@ -88,11 +88,11 @@ def test_one_device_under_all_its_spellings() -> None:
 @pytest.fixture
 def default() -> Iterator[None]:
     """Forgets which default was chosen, before and after."""
-    saved = dict(Device._defaults)
-    Device._defaults.clear()
+    saved = dict(Device.defaults)
+    Device.defaults.clear()
     yield
-    Device._defaults.clear()
-    Device._defaults.update(saved)
+    Device.defaults.clear()
+    Device.defaults.update(saved)
 
 
 @pytest.mark.usefixtures("default")

@@ -102,8 +102,8 @@ class _Devices:
         self._opened: dict[str, Compiled | Interpreted] = {}
         self._canonical: dict[str, str] = {}
         self._registered: dict[str, Callable[[str], Compiled | Interpreted]] = {}
-        # The default device by the value of `FERRULE_DEVICE` (None: not set).
-        self._defaults: dict[str | None, str] = {}
+        self.defaults: dict[str | None, str] = {}
+        """The default devices that were looked up before, by `FERRULE_DEVICE` (None: not set)."""
 
     def __getitem__(self, name: str) -> Compiled | Interpreted:
         """The device called `name`, opened at first use.
@@ -195,20 +195,15 @@ class _Devices:
         opens.
         """
         configured = config().FERRULE_DEVICE
-        default = self._defaults.get(configured)
+        default = self.defaults.get(configured)
         if default is None:
             default = self._first_that_opens() if configured is None else self.known(configured)
-            self._defaults[configured] = default
+            self.defaults[configured] = default
         return default
 
     @DEFAULT.setter
     def DEFAULT(self, name: str) -> None:
-        self._defaults[config().FERRULE_DEVICE] = self.known(name)
-
-    @property
-    def known_default(self) -> str | None:
-        """The default device, if it was looked up with these settings before; else None."""
-        return self._defaults.get(config().FERRULE_DEVICE)
+        self.defaults[config().FERRULE_DEVICE] = self.known(name)
 
     def known(self, name: str) -> str:
         """The canonical spelling of a device's name; opens the device.

@@ -8,10 +8,9 @@ from __future__ import annotations
 import os
 import sys
 import weakref
-from collections.abc import Callable, Sequence, Set
+from collections.abc import Sequence, Set
 from dataclasses import field
 from pathlib import Path
-from threading import RLock
 from types import FrameType
 from typing import Any, TypeVar, final
 
@@ -25,6 +24,7 @@ from ferrule.device.runner import watched_since
 from ferrule.ir.buffer import Buffer, newest_serial, read_guard
 from ferrule.ir.dtype import DType, dtypes
 from ferrule.ir.expr import Variable, sint
+from ferrule.ir.storage import turn
 
 T = TypeVar("T")
 
@@ -46,42 +46,6 @@ class GraphException(Exception):
 
 class GraphReentryError(RuntimeError):
     """A graph was called by a signal handler or a destructor that had interrupted its own call."""
-
-
-@final
-class Turns:
-    """The lock of one graph: threads call it one at a time."""
-
-    def __init__(self, name: str) -> None:
-        self._name = name
-        self.forget()
-
-    def forget(self) -> None:
-        """Makes the lock free: at the start, and in a forked child."""
-        self.lock = RLock()
-        """The lock of the present call. With `inside` set, the same thread calls it again."""
-        self.inside = False
-
-    def take(self, work: Callable[..., T], *args: Any) -> T:
-        """`work(*args)`, when it is this thread's turn.
-
-        Raises `GraphReentryError` if the thread is inside already.
-        """
-        with self.lock:
-            if self.inside:  # only its own thread gets this far
-                raise self.reentered()
-            self.inside = True
-            try:
-                return work(*args)
-            finally:
-                self.inside = False
-
-    def reentered(self) -> GraphReentryError:
-        """The error for a call inside a call."""
-        return GraphReentryError(
-            f"{self._name}: called from inside its own call, by a signal handler or a "
-            "destructor, when half of its work was done; call it from elsewhere"
-        )
 
 
 @dataclass
@@ -152,7 +116,7 @@ class GraphExecutor(JITRunner):
     """A batch of captured items that a device runs by one call: a runner on the batch's inputs.
 
     It costs what its items cost together, and says of each input whether an item reads or writes
-    it. A subclass defines `__call__`.
+    it. A subclass defines `replay`, which sets `inside` while it runs.
     """
 
     def __init__(self, jit_cache: list[JitItem], input_rawbuffers: Sequence[Buffer]) -> None:
@@ -177,16 +141,44 @@ class GraphExecutor(JITRunner):
         """The counters to add for each call, if they do not depend on variables."""
         if isinstance(ops, int) and isinstance(mem, int):
             self._numbers = (self.num_kernels, ops, mem)
+        self.inside = False
+        """True in a run. A thread that has the turn and sees it is inside itself."""
 
-    def count(
-        self, inputs: int, var_vals: dict[Any, int], seconds: float | None, jit: bool
-    ) -> None:
+    def __call__(
+        self,
+        input_rawbuffers: Sequence[Buffer],
+        var_vals: dict[Any, int],
+        wait: bool = False,
+        jit: bool = False,
+    ) -> float | None:
+        """Runs all items in order. Gives the seconds they took if `wait`.
+
+        Several threads take turns. Raises `GraphReentryError` for a call from inside a call.
+        """
+        with turn:
+            return self.replay(input_rawbuffers, var_vals, wait)
+
+    def replay(
+        self, input_rawbuffers: Sequence[Buffer], var_vals: dict[Any, int], wait: bool = False
+    ) -> float | None:
+        """`__call__`, for callers that have the `turn`."""
+        raise NotImplementedError(f"{type(self).__name__} does not define replay")
+
+    def reentered(self) -> GraphReentryError:
+        """The error for a call inside a call."""
+        return GraphReentryError(
+            f"{self.name}: called from inside its own call, by a signal handler or a "
+            "destructor, when half of its work was done; call it from elsewhere"
+        )
+
+    def count(self, inputs: int, var_vals: dict[Any, int], seconds: float | None) -> None:
         """Adds a call with this number of inputs to the statistics.
 
         `seconds` is None only for a call that is not printed.
         """
         if seconds is None and self._numbers is not None:
-            GlobalCounters.add(*self._numbers)
+            kernels, ops, mem = self._numbers
+            GlobalCounters.add(kernels, ops, mem)
             return
         update_stats(
             self.name,
@@ -195,7 +187,7 @@ class GraphExecutor(JITRunner):
             var_vals,
             seconds,
             inputs,
-            jit=jit,
+            jit=True,
             num_kernels=self.num_kernels,
             device=self.device,
         )

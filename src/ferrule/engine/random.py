@@ -21,7 +21,7 @@ import numpy as np
 
 from ferrule.autograd import TracedValue
 from ferrule.autograd.iota import iota
-from ferrule.engine.realize import realize, turn
+from ferrule.engine.realize import realize
 from ferrule.ir.buffer import Buffer
 from ferrule.ir.dtype import DType, dtypes
 from ferrule.ir.expr import sint
@@ -29,7 +29,7 @@ from ferrule.ir.lazy import LazyBuffer
 from ferrule.ir.lazyop import BinaryOps
 from ferrule.ir.shape.layout import storage_size
 from ferrule.ir.shape.view import ShapeError, View
-from ferrule.ir.storage import Storage
+from ferrule.ir.storage import Storage, turn
 
 _ROTATIONS: Final = (13, 15, 26, 6, 17, 29, 16, 24)
 _PARITY: Final = 0x1BD11BDA

@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from traceback import clear_frames
-from typing import Final, TypeAlias
+from typing import TypeAlias
 
 from ferrule.base.config import config
-from ferrule.base.helpers import lock_across_forks
 from ferrule.base.interrupts import Whole
 from ferrule.base.threadstate import this_thread
 from ferrule.device import Device
@@ -19,16 +18,17 @@ from ferrule.fusion.plans.execution_plan import kernels_by_device
 from ferrule.ir.buffer import Buffer, newest_serial
 from ferrule.ir.lazy import LazyBuffer
 from ferrule.ir.lazyop import LazyOp, LoadOps, ScheduleItem
-from ferrule.ir.storage import Storage, leave_pending, none_pending, pending_writes, unfinished
+from ferrule.ir.storage import (
+    Storage,
+    leave_pending,
+    none_pending,
+    pending_writes,
+    turn,
+    unfinished,
+)
 
 Runners: TypeAlias = Mapping[str, Mapping[LazyOp, JITRunner]]
 """The runners by device and AST."""
-
-turn: Final = lock_across_forks()
-"""The lock of computing, writing to tensors, reading contents, and replaying: threads take turns.
-
-So the state that a replay checked stays, its reads and writes are not torn, and no write is lost.
-"""
 
 
 @contextmanager

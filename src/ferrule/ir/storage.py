@@ -8,11 +8,19 @@ from contextlib import contextmanager
 from typing import Final, Protocol, final
 
 from ferrule.base.changes import changes
+from ferrule.base.helpers import lock_across_forks
 from ferrule.base.threadstate import ThreadState, left_behind, this_thread
 from ferrule.ir.lazy import LazyBuffer, check_assign
 from ferrule.ir.lazyop import LoadOps
 from ferrule.ir.shape.view import View
 
+turn: Final = lock_across_forks()
+"""The lock of computing, writing to tensors, reading contents, and replaying: threads take turns.
+
+So the state that a replay checked stays, its reads and writes are not torn, and no write is lost.
+The locks of lower modules may be taken inside of it, so it is made after them: a fork takes them in
+the order from the last one to the first.
+"""
 _MOST_REPLACED = 4  # versions without memory, which keep their sources alive. Not measured
 
 

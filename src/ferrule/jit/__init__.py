@@ -14,10 +14,10 @@ from weakref import WeakSet
 
 from ferrule.base.callbacks import call_back
 from ferrule.base.calls import explains, whole
-from ferrule.base.config import config
+from ferrule.base.config import Config, config
 from ferrule.base.containers import leaves
 from ferrule.base.helpers import check_function, not_a_function
-from ferrule.base.threadstate import this_thread
+from ferrule.base.threadstate import ThreadState, left_behind, this_thread
 from ferrule.device.capture import (
     GraphException,
     JitError,
@@ -30,11 +30,12 @@ from ferrule.device.capture import (
     is_capturing,
     user_location,
 )
-from ferrule.engine.realize import settle_writes, turn
+from ferrule.engine.realize import settle_writes
 from ferrule.ir.expr import Variable
+from ferrule.ir.storage import turn
 from ferrule.jit.before import compute_lazy
 from ferrule.jit.containers import held_in
-from ferrule.jit.exclusion import alone, anyone_runs, wait_for_others
+from ferrule.jit.exclusion import alone, running, wait_for_others
 from ferrule.jit.executed import Executed, watching
 from ferrule.jit.fast_path import Recent
 from ferrule.jit.found import FoundInputs
@@ -258,13 +259,14 @@ class TinyJit(Generic[ReturnType]):
     def _call(
         self, function: Callable[..., ReturnType], args: Sequence[Any], kwargs: Mapping[str, Any]
     ) -> ReturnType:
-        if is_capturing() or this_thread.state.transforming or not config().JIT:
+        state, settings = this_thread.state, config()
+        if state.observer is not None or state.transforming or not settings.JIT:
             # Inside another capture, the kernels of this function become part of that one. A
             # transformation has to see every operation of the function.
             self._messages.plain(self.cnt, _reason_to_pass_on())
             result = call_back(function, *args, **kwargs)
         elif self.cnt < self._next_slow:
-            result = self._run_again(function, args, kwargs)
+            result = self._run_again(function, args, kwargs, state, settings)
         elif self.cnt == 0:
             self._messages.plain(self.cnt, "it is the first call; the next one is captured")
             result = self._run(function, args, kwargs)
@@ -272,7 +274,7 @@ class TinyJit(Generic[ReturnType]):
         else:
             self._recent = None
             self._next_slow = sys.maxsize
-            result = self._run_again(function, args, kwargs)
+            result = self._run_again(function, args, kwargs, state, settings)
         self.cnt += 1
         self.ret = result
         return result
@@ -301,15 +303,21 @@ class TinyJit(Generic[ReturnType]):
         return result
 
     def _run_again(
-        self, function: Callable[..., ReturnType], args: Sequence[Any], kwargs: Mapping[str, Any]
+        self,
+        function: Callable[..., ReturnType],
+        args: Sequence[Any],
+        kwargs: Mapping[str, Any],
+        state: ThreadState,
+        settings: Config,
     ) -> ReturnType:
         with turn:  # the guards of a replay must hold until it is over
-            if anyone_runs():
+            if running:
                 wait_for_others(self._cells_of(args, kwargs))
-            settle_writes()
+            if state.written or left_behind:
+                settle_writes()
             recent, self._recent = self._recent, None
             if recent is not None:
-                given = recent.given(args, kwargs)
+                given = recent.given(args, kwargs, state, settings)
                 if given is not None:
                     tensors, buffers, var_vals = given
                     is_fit = not recent.replay.limits or recent.replay.takes(var_vals)

@@ -7,7 +7,7 @@ from typing import Any, final
 
 from ferrule.base.config import config
 from ferrule.device import Device
-from ferrule.device.capture import GraphException, JitItem, get_input_replace
+from ferrule.device.capture import GraphException, GraphExecutor, JitItem, get_input_replace
 from ferrule.ir.buffer import Buffer
 from ferrule.ir.expr import Variable
 
@@ -26,20 +26,19 @@ class Batch:
         self.kernels = len(items)
         """The number of items before any were handed to graph executors."""
         self.items = _batched(items, inputs, var_vals) if config().JIT != 2 else items
-        self._graph: Callable[..., Any] | None = None
-        """The graph, if it holds all items."""
-        if len(self.items) == 1 and self.items[0] is not items[0]:
-            self._graph = self.items[0].prg.__call__
         self.kinds = [(buffer.device, buffer.size, buffer.dtype) for buffer in inputs]
         """The device, the number of elements and the dtype of each input."""
         self.input_replace = get_input_replace(self.items, inputs)
         for j, i in self.input_replace:
             self.items[j].rawbufs[i] = None
+        graph = self.items[0].prg if len(self.items) == 1 else None
+        self._graph = graph if isinstance(graph, GraphExecutor) else None
+        """The graph, if it holds all items."""
 
     def run(self, buffers: list[Any], var_vals: dict[Variable, int]) -> None:
-        """Runs everything, with these buffers as inputs."""
+        """Runs everything, with these buffers as inputs. The caller has the `turn`."""
         if self._graph is not None:
-            self._graph(buffers, var_vals, False, True)
+            self._graph.replay(buffers, var_vals)
             return
         items = self.items
         for (j, i), number in self.input_replace.items():

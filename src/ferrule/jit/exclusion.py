@@ -23,7 +23,7 @@ from threading import Condition, get_ident
 from typing import Final, final
 
 from ferrule.base.threadstate import this_thread
-from ferrule.engine.realize import turn
+from ferrule.ir.storage import turn
 
 
 @final
@@ -42,13 +42,9 @@ class _Run:
 
 
 _PATIENCE = 20.0  # seconds without the end of any call; not measured
-_running: Final[list[_Run]] = []
+running: Final[list[_Run]] = []
+"""The calls that have cells."""
 _changed: Final = Condition(turn)
-
-
-def anyone_runs() -> bool:
-    """True if any call has cells."""
-    return bool(_running)
 
 
 def wait_for_others(cells: Collection[int]) -> None:
@@ -68,7 +64,7 @@ def _wait(cells: Collection[int]) -> None:
 
 def _runs_of_this_thread() -> list[_Run]:
     thread = get_ident()
-    return [run for run in _running if run.thread == thread]
+    return [run for run in running if run.thread == thread]
 
 
 def _are_taken(cells: Collection[int]) -> bool:
@@ -76,7 +72,7 @@ def _are_taken(cells: Collection[int]) -> bool:
     return any(
         [
             not (run.has_given_way or run.thread == thread or run.cells.isdisjoint(cells))
-            for run in _running
+            for run in running
         ]
     )
 
@@ -91,15 +87,15 @@ def alone(cells: Collection[int]) -> Iterator[bool]:
     run = _Run(cells)
     with turn:
         wait_for_others(cells)
-        others = [other for other in _running if other.thread != run.thread and other.captures]
+        others = [other for other in running if other.thread != run.thread and other.captures]
         is_alone = all([other.cells.isdisjoint(run.cells) for other in others])
         is_alone = is_alone and not _are_taken(cells)
-        _running.append(run)
+        running.append(run)
     try:
         yield is_alone
     finally:
-        if run in _running:  # not in a child that was forked in the block
-            _running.remove(run)  # before it can be interrupted
+        if run in running:  # not in a child that was forked in the block
+            running.remove(run)  # before it can be interrupted
         with turn:
             _changed.notify_all()
 
@@ -125,4 +121,4 @@ def come_back() -> None:
 
 
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_running.clear)  # a child has no other threads
+    os.register_at_fork(after_in_child=running.clear)  # a child has no other threads

@@ -12,9 +12,9 @@ from typing import Any, Protocol, TypeAlias, final
 
 import numpy as np
 
-from ferrule.base.config import config
+from ferrule.base.config import Config, config
 from ferrule.base.containers import is_record
-from ferrule.base.threadstate import this_thread
+from ferrule.base.threadstate import ThreadState, this_thread
 from ferrule.device import Device
 from ferrule.ir.buffer import Buffer
 from ferrule.ir.dtype import dtypes
@@ -31,13 +31,21 @@ _REFUSED = (Expr, np.ndarray, np.generic, complex, range, slice, Tensor)
 
 Given: TypeAlias = tuple[list[Tensor], list[Buffer], dict[Variable, int]]
 """The input of a replay: the tensors of a call, their memory, and the values of variables."""
-_Noted: TypeAlias = tuple[list[Tensor], list[Buffer], dict[Variable, int], list[Buffer]]
-"""The same, followed by the buffers that are others than in the last call."""
 
 
 class _Known(Protocol):
-    def accepts(self, value: Any, noted: _Noted) -> bool:
-        """True if the signature would hold the same of a value; notes its input to the replay."""
+    def accepts(
+        self,
+        value: Any,
+        tensors: list[Tensor],
+        buffers: list[Buffer],
+        var_vals: dict[Variable, int],
+        others: list[Buffer],
+    ) -> bool:
+        """True if the signature would hold the same of a value; notes its input to the replay.
+
+        The buffers that are not those of the last call are also added to `others`.
+        """
 
 
 @final
@@ -54,7 +62,14 @@ class _Memory:
         """The serial number of the node of such a tensor."""
         self._memory = memory.serial
 
-    def accepts(self, value: Any, noted: _Noted) -> bool:
+    def accepts(
+        self,
+        value: Any,
+        tensors: list[Tensor],
+        buffers: list[Buffer],
+        var_vals: dict[Variable, int],
+        others: list[Buffer],
+    ) -> bool:
         if type(value) is not Tensor or value._grad is not None:
             return False
         held = value._cell.value
@@ -76,7 +91,6 @@ class _Memory:
             and (node.shape, node.dtype, node.device, buffer.nbytes) != self._plain
         ):
             return False
-        tensors, buffers, _, others = noted
         tensors.append(value)
         buffers.append(buffer)
         if buffer.serial != self._memory:
@@ -116,7 +130,14 @@ class _Plain:
         # 0.0 == -0.0, and NaN != NaN, so zeros and NaN have to be the same object.
         self._compared = self._kind in _COMPARED or (self._kind is float and value != 0)
 
-    def accepts(self, value: Any, noted: _Noted) -> bool:
+    def accepts(
+        self,
+        value: Any,
+        tensors: list[Tensor],
+        buffers: list[Buffer],
+        var_vals: dict[Variable, int],
+        others: list[Buffer],
+    ) -> bool:
         if value is self._value:
             return True
         return self._compared and type(value) is self._kind and bool(value == self._value)
@@ -131,12 +152,19 @@ class _Bound:
     def __init__(self, value: BoundVariable) -> None:
         self._variable = value.unbound()[0]
 
-    def accepts(self, value: Any, noted: _Noted) -> bool:
+    def accepts(
+        self,
+        value: Any,
+        tensors: list[Tensor],
+        buffers: list[Buffer],
+        var_vals: dict[Variable, int],
+        others: list[Buffer],
+    ) -> bool:
         if type(value) is not BoundVariable:
             return False
         variable, number = value.unbound()
         # A variable with two values is an error; `read_arguments` raises it.
-        known = noted[2].setdefault(variable, number)
+        known = var_vals.setdefault(variable, number)
         return variable is self._variable and known == number
 
 
@@ -151,7 +179,14 @@ class _Container:
         self._keys = keys
         self._parts = parts
 
-    def accepts(self, value: Any, noted: _Noted) -> bool:
+    def accepts(
+        self,
+        value: Any,
+        tensors: list[Tensor],
+        buffers: list[Buffer],
+        var_vals: dict[Variable, int],
+        others: list[Buffer],
+    ) -> bool:
         if type(value) is not self._kind:
             return False
         if self._keys is not None:
@@ -160,7 +195,9 @@ class _Container:
             value = value.values()
         if len(value) != len(self._parts):
             return False
-        return all([one.accepts(part, noted) for one, part in zip(self._parts, value, strict=True)])
+        notes = tensors, buffers, var_vals, others
+        pairs = zip(self._parts, value, strict=True)
+        return all([one.accepts(part, *notes) for one, part in pairs])
 
 
 def _known(value: Any) -> _Known | None:
@@ -214,7 +251,7 @@ class Recent:
         self._training = this_thread.state.training
         self._recording = this_thread.state.recording
         self._config = config()
-        self._device = Device.known_default
+        self._device = Device.defaults.get(self._config.FERRULE_DEVICE)
         self._default_float = dtypes.default_float
         self._default_int = dtypes.default_int
         self._reachable = reachable
@@ -239,9 +276,21 @@ class Recent:
         tensors, buffers = arguments.tensors[:count], arguments.buffers[:count]
         return Recent(replay, known, list(kwargs), tensors, buffers, arguments.reachable)
 
-    def given(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Given | None:
-        """The input of the replay from a call; None if its signature has to be read."""
-        if not self._has_settings():
+    def given(
+        self, args: Sequence[Any], kwargs: Mapping[str, Any], state: ThreadState, settings: Config
+    ) -> Given | None:
+        """The input of the replay from a call; None if its signature has to be read.
+
+        The thread's `state` and `settings` are those of the call.
+        """
+        if not (  # `inputs.settings()` are the same as before, without a tuple of them
+            state.training is self._training
+            and state.recording is self._recording
+            and settings is self._config
+            and Device.defaults.get(settings.FERRULE_DEVICE) == self._device
+            and dtypes.default_float is self._default_float
+            and dtypes.default_int is self._default_int
+        ):
             return None
         values = args
         if kwargs or self._names:
@@ -250,11 +299,13 @@ class Recent:
             values = (*args, *kwargs.values())
         if len(values) != len(self._accepts):
             return None
-        noted: _Noted = [], [], {}, []
+        tensors: list[Tensor] = []
+        buffers: list[Buffer] = []
+        var_vals: dict[Variable, int] = {}
+        others: list[Buffer] = []
         for number, accepts in self._accepts:
-            if not accepts(values[number], noted):
+            if not accepts(values[number], tensors, buffers, var_vals, others):
                 return None
-        tensors, buffers, var_vals, others = noted
         if others and not (self._apart and self._are_apart(buffers)):
             return None
         if not self._apart and [id(tensor._cell) for tensor in tensors] != self._cells:
@@ -262,17 +313,6 @@ class Recent:
         if self._finds_inputs and not self._has_found(tensors, buffers):
             return None
         return tensors, buffers, var_vals
-
-    def _has_settings(self) -> bool:
-        """True if `inputs.settings()` are the same as before, without a tuple of them."""
-        return (
-            this_thread.state.training is self._training
-            and this_thread.state.recording is self._recording
-            and config() is self._config
-            and Device.known_default == self._device
-            and dtypes.default_float is self._default_float
-            and dtypes.default_int is self._default_int
-        )
 
     def _has_found(self, tensors: list[Tensor], buffers: list[Buffer]) -> bool:
         """Adds the implicit inputs; True if they are of the same kinds as in the capture."""

@@ -150,7 +150,7 @@ def settings() -> SettingsPart:
     modes = is_training(), this_thread.state.recording
     now = config()
     chosen = now.ALLOW_TF32, now.FERRULE_CHECK_INDEX, now.FERRULE_SKIP
-    return SettingsPart((*modes, *chosen, Device.known_default, *kinds))
+    return SettingsPart((*modes, *chosen, Device.defaults.get(now.FERRULE_DEVICE), *kinds))
 
 
 def _part(value: Any, arguments: Arguments) -> Any:

@@ -100,6 +100,9 @@ def _noted(holder: Tensor, number: int) -> _Old | None:
     return holder, number, ref(gradient), ref(node), node.shape, salvage
 
 
+_wrap = Tensor._wrap
+
+
 @final
 class Replay:
     """The recorded runs of one call, to be run with other arguments of the same signature.
@@ -174,10 +177,10 @@ class Replay:
         Results are in new memory. The tensors and buffers that the replay makes are appended to
         both lists.
         """
-        if not self._leaves_something:
-            return self._run(tensors, buffers, var_vals, ())
-        with Whole():
-            return self._run(tensors, buffers, var_vals, self.outcome.effects)
+        if self._leaves_something:
+            with Whole():
+                return self._run(tensors, buffers, var_vals, self.outcome.effects)
+        return self._run(tensors, buffers, var_vals, ())
 
     def run_apart(
         self, tensors: list[Tensor], buffers: list[Buffer], var_vals: dict[Variable, int]
@@ -228,14 +231,15 @@ class Replay:
                 note_writes(self.changed)
                 note_writes(self.watch.written(buffers))
         for number, edge in outcome.made:
-            tensors.append(Tensor._wrap(TracedValue(nodes[number], edge)))
+            tensors.append(_wrap(TracedValue(nodes[number], edge)))
         for shared in outcome.shared:
             tensors.append(shared.of(tensors, values))
         for number in outcome.collecting:
             tensors[number].requires_grad = True
         for effect in effects:
             effect.apply(tensors)
-        return build_result(outcome.template, tensors)
+        template = outcome.template  # mostly one tensor
+        return tensors[template] if type(template) is int else build_result(template, tensors)
 
     def _in_old_memory(
         self, tensors: list[Tensor], buffers: list[Buffer], values: Mapping[Variable, int]

@@ -20,8 +20,8 @@ from ferrule.autograd import (
 from ferrule.autograd.backward import Hook, hooks, pull_back
 from ferrule.base.callbacks import call_back
 from ferrule.base.changes import changes
-from ferrule.engine.realize import turn
 from ferrule.ir.shape.view import ShapeError, prod_sint
+from ferrule.ir.storage import turn
 from ferrule.tensor.base import Tensor
 from ferrule.tensor.keywords import method
 

@@ -12,11 +12,11 @@ from weakref import ref
 from ferrule.autograd import GradEdge, GradientError, GradNode, Rule, TracedValue, is_recording
 from ferrule.base.changes import changes
 from ferrule.base.threadstate import this_thread
-from ferrule.engine.realize import settle_or_withdraw, turn
+from ferrule.engine.realize import settle_or_withdraw
 from ferrule.ir.lazy import LazyBuffer
 from ferrule.ir.lazyop import MovementOps
 from ferrule.ir.shape.view import View
-from ferrule.ir.storage import Storage
+from ferrule.ir.storage import Storage, turn
 from ferrule.tensor.algebra.matrices import diagonal_part
 
 DIAGONAL: Final = "diagonal"

@@ -13,9 +13,9 @@ from functools import update_wrapper
 from inspect import unwrap
 from typing import Any, Concatenate, ParamSpec, TypeAlias
 
-from ferrule.engine.realize import turn
 from ferrule.ir.dtype import DTypeError, dtypes
 from ferrule.ir.shape.view import ShapeError
+from ferrule.ir.storage import turn
 from ferrule.tensor import creation
 from ferrule.tensor.algebra import linalg, products
 from ferrule.tensor.base import Tensor

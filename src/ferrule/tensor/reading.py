@@ -7,13 +7,13 @@ from typing import Any
 import numpy as np
 
 from ferrule.engine.realize import realize as compute
-from ferrule.engine.realize import turn
 from ferrule.ir.buffer import read_guard
 from ferrule.ir.dtype import DTypeError, dtypes
 from ferrule.ir.expr import sint
 from ferrule.ir.lazy import Handle, LazyBuffer
 from ferrule.ir.shape.layout import storage_shape
 from ferrule.ir.shape.view import ShapeError, prod_sint
+from ferrule.ir.storage import turn
 from ferrule.tensor.base import Tensor
 from ferrule.tensor.data import Array, bound_shape
 from ferrule.tensor.keywords import method

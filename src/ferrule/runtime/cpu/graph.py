@@ -1,27 +1,25 @@
 """A batch of captured kernels on the CPU, replayed by one native call.
 
-The argument tables of all kernels are ready in memory. A replay packs the addresses of the inputs
-and the values of the variables into one byte string. The native code copies them to the tables'
-slots, and runs one kernel after the other.
+The argument tables of all kernels are ready in memory. A replay gives the addresses of the inputs
+and the values of the variables to the native code, which writes them to the tables' slots and runs
+one kernel after the other.
 """
 
 from __future__ import annotations
 
-import os
 import time
-import weakref
 from collections.abc import Mapping, Sequence
 from typing import Any, final
 
 from ferrule.base.config import config
 from ferrule.base.records import dataclass
 from ferrule.device import BufferCopy, CompiledASTRunner
-from ferrule.device.capture import GraphException, GraphExecutor, JitItem, Turns
+from ferrule.device.capture import GraphException, GraphExecutor, JitItem
 from ferrule.ir.buffer import Buffer
 from ferrule.ir.expr import Variable
 from ferrule.runtime.cpu.memory import CPUMemory
 from ferrule.runtime.cpu.pool import record
-from ferrule.runtime.cpu.program import CPUProgram, native_runtime, table_packer
+from ferrule.runtime.cpu.program import CPUProgram, native_runtime
 
 _SLOT_BYTES = 8  # bytes of an address or a value in a table
 
@@ -59,10 +57,7 @@ class CPUGraph(GraphExecutor):
         steps = [_step(item, var_vals) for item in jit_cache]
         self._inputs = sorted(set(self.replaced.values()))
         self._build(steps, self.replaced)
-        self._pack = table_packer(len(self._inputs) + len(self.vars)).pack
         self._threads = native_runtime().threads
-        self._turns = Turns(self.name)
-        _graphs.add(self)
 
     def _build(self, steps: list[_Step], replaced: Mapping[tuple[int, int], int]) -> None:
         """Lays out the native records: tables, items, patches, and the batch that has them all."""
@@ -88,17 +83,13 @@ class CPUGraph(GraphExecutor):
         )
         self._replay = runtime.replayer(batch_address)
 
-    def __call__(
-        self,
-        input_rawbuffers: Sequence[Buffer],
-        var_vals: dict[Any, int],
-        wait: bool = False,
-        jit: bool = False,
+    def replay(
+        self, input_rawbuffers: Sequence[Buffer], var_vals: dict[Any, int], wait: bool = False
     ) -> float | None:
         """Run all items, in order; they are finished on return.
 
-        Gives the seconds it took if `wait`. Several threads take turns, as there is one copy of the
-        buffers between the kernels. A `KeyboardInterrupt` leaves the graph as good as before.
+        Gives the seconds it took if `wait`. A `KeyboardInterrupt` leaves the graph as good as
+        before.
         """
         settings = config()
         wait = wait or settings.DEBUG >= 2
@@ -106,25 +97,24 @@ class CPUGraph(GraphExecutor):
         for number in self._inputs:
             memory = input_rawbuffers[number]._buf
             values.append(0 if memory is None else memory.address)
-        for variable in self.vars:
-            values.append(variable.infer(var_vals))
-        inputs = self._pack(*values)
-        threads = self._threads(settings)
+        if self.vars:
+            values += [variable.infer(var_vals) for variable in self.vars]
+        threads = settings.FERRULE_NUM_THREADS
+        if threads > 1:
+            threads = self._threads(settings)
         started = time.perf_counter() if wait else 0.0
-        turns = self._turns
-        with turns.lock:  # `turns.take`, without another call
-            if turns.inside:
-                raise turns.reentered()
-            turns.inside = True
-            try:
-                more = self._replay(inputs, threads)
-                while more:
-                    # Its slice of time was over; here Python handles signals.
-                    more = self._replay(threads)
-            finally:
-                turns.inside = False
+        if self.inside:
+            raise self.reentered()
+        self.inside = True
+        try:
+            more = self._replay(0, threads, values)
+            while more:
+                # Its slice of time was over; here Python handles signals.
+                more = self._replay(1, threads, values)
+        finally:
+            self.inside = False
         seconds = time.perf_counter() - started if wait else None
-        self.count(len(input_rawbuffers), var_vals, seconds, jit)
+        self.count(len(input_rawbuffers), var_vals, seconds)
         return seconds
 
 
@@ -150,15 +140,3 @@ def _copy_step(dest: CPUMemory, src: CPUMemory) -> _Step:
         )
     body, extent = native_runtime().copy
     return _Step(body, extent, [dest.address, src.address, src.nbytes], 2, ())
-
-
-_graphs: weakref.WeakSet[CPUGraph] = weakref.WeakSet()
-
-
-def _after_fork() -> None:
-    for graph in list(_graphs):
-        graph._turns.forget()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_after_fork)

@@ -246,7 +246,8 @@ define internal void @restore_float_mode(i32 %mode) nounwind {
 """
 
 # The same two functions as methods of Python (METH_FASTCALL), which cost a tenth of a call
-# through ctypes. `self` is an int, the record's address; tables and inputs are bytes.
+# through ctypes. `self` is an int, the record's address; a table is bytes, and inputs are a list
+# of ints.
 PYTHON = """
 declare ptr @PyBytes_AsString(ptr)
 declare i32 @PyErr_BadArgument()
@@ -256,6 +257,8 @@ declare ptr @PyEval_SaveThread()
 declare i64 @PyLong_AsLongLong(ptr)
 declare ptr @PyLong_AsVoidPtr(ptr)
 declare ptr @PyLong_FromLongLong(i64)
+declare ptr @PyList_GetItem(ptr, i64)
+declare i64 @PyList_Size(ptr)
 
 ; launch(table, taken, threads) -> taken
 define ptr @"$PYTHON_LAUNCH"(ptr %self, ptr %arguments, i64 %count) nounwind {
@@ -288,28 +291,41 @@ run:
   ret ptr %result
 }
 
-; replay(inputs, threads) starts, replay(threads) goes on -> 0 or 1
+; replay(0, threads, inputs) starts, replay(1, threads, inputs) goes on -> 0 or 1
 define ptr @"$PYTHON_REPLAY"(ptr %self, ptr %arguments, i64 %count) nounwind {
 entry:
-  %two = icmp eq i64 %count, 2
-  br i1 %two, label %with_inputs, label %test
-test:
-  %one = icmp eq i64 %count, 1
-  br i1 %one, label %convert, label %wrong
+  %three = icmp eq i64 %count, 3
+  br i1 %three, label %convert, label %wrong
 wrong:
   %set = call i32 @PyErr_BadArgument()
   ret ptr null
-with_inputs:
-  %inputs_object = load ptr, ptr %arguments
-  %given = call ptr @PyBytes_AsString(ptr %inputs_object)
-  %after = getelementptr i8, ptr %arguments, i64 8
-  br label %convert
 convert:
-  %inputs = phi ptr [ %given, %with_inputs ], [ null, %test ]
-  %threads_at = phi ptr [ %after, %with_inputs ], [ %arguments, %test ]
-  %threads_object = load ptr, ptr %threads_at
   %batch = call ptr @PyLong_AsVoidPtr(ptr %self)
+  %on_object = load ptr, ptr %arguments
+  %on = call i64 @PyLong_AsLongLong(ptr %on_object)
+  %threads_at = getelementptr i8, ptr %arguments, i64 8
+  %threads_object = load ptr, ptr %threads_at
   %threads = call i64 @PyLong_AsLongLong(ptr %threads_object)
+  %list_at = getelementptr i8, ptr %arguments, i64 16
+  %list = load ptr, ptr %list_at
+  %size = call i64 @PyList_Size(ptr %list)
+  %n_inputs = call i64 @llvm.smax.i64(i64 %size, i64 0)
+  %given = alloca i64, i64 %n_inputs
+  br label %test
+test:
+  %number = phi i64 [ 0, %convert ], [ %number_more, %input ]
+  %left = icmp slt i64 %number, %n_inputs
+  br i1 %left, label %input, label %check
+input:
+  %object = call ptr @PyList_GetItem(ptr %list, i64 %number)
+  %value = call i64 @PyLong_AsLongLong(ptr %object)
+  %value_at = getelementptr i64, ptr %given, i64 %number
+  store i64 %value, ptr %value_at
+  %number_more = add i64 %number, 1
+  br label %test
+check:
+  %starts = icmp eq i64 %on, 0
+  %inputs = select i1 %starts, ptr %given, ptr null
   %error = call ptr @PyErr_Occurred()
   %failed = icmp ne ptr %error, null
   br i1 %failed, label %raise, label %run
@@ -330,6 +346,8 @@ PYTHON_FUNCTIONS = (
     "PyErr_Occurred",
     "PyEval_RestoreThread",
     "PyEval_SaveThread",
+    "PyList_GetItem",
+    "PyList_Size",
     "PyLong_AsLongLong",
     "PyLong_AsVoidPtr",
     "PyLong_FromLongLong",

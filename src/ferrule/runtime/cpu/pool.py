@@ -27,8 +27,8 @@ Launch: TypeAlias = Callable[[bytes, int, int], int]
 all are done; otherwise the `taken` to go on with.
 """
 
-Replay: TypeAlias = Callable[..., int]
-"""`replay(inputs, threads)` begins, `replay(threads)` goes on: 0 when done, else 1."""
+Replay: TypeAlias = Callable[[int, int, list[int]], int]
+"""`replay(0, threads, inputs)` begins, `replay(1, threads, inputs)` goes on: 1 until it is done."""
 
 # Functions that the native code may call. Kernels call memory functions only.
 _MEMORY = ("memcpy", "memmove", "memset")
@@ -207,12 +207,12 @@ class NativeRuntime:
         if _has_python_calls:
             replay: Replay = self._bind_replay(record_address)
             return replay
-        arguments = (ctypes.c_void_p, ctypes.c_char_p, ctypes.c_int64)
+        arguments = (ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64)
         function = ctypes.CFUNCTYPE(ctypes.c_int64, *arguments)(self._code.address(native.REPLAY))
 
-        def replay_through_ctypes(*inputs_and_threads: Any) -> int:
-            *inputs, threads = inputs_and_threads
-            return int(function(record_address, inputs[0] if inputs else None, threads))
+        def replay_through_ctypes(on: int, threads: int, inputs: list[int]) -> int:
+            given = None if on else (ctypes.c_int64 * (len(inputs) or 1))(*inputs)
+            return int(function(record_address, given, threads))
 
         return replay_through_ctypes
 

@@ -18,7 +18,6 @@ from ferrule.device.capture import (
     GraphException,
     GraphExecutor,
     JitItem,
-    Turns,
     get_jc_idxs_with_updatable_launch_dims,
     get_jc_idxs_with_updatable_var_vals,
 )
@@ -87,7 +86,6 @@ class CUDAGraph(GraphExecutor):
         self._note_uses(self.replaced)
         self._last: list[int] | None = self._values(input_rawbuffers, var_vals)
         """The addresses and values that the graph is set to; None while they change."""
-        self._turns = Turns(self.name)
         try:
             self._build(var_vals)
         except CUDAError as error:
@@ -288,32 +286,23 @@ class CUDAGraph(GraphExecutor):
         check(bindings().cuGraphLaunch(*args), self.name)
         return timer.seconds() if timer is not None else None
 
-    def __call__(
-        self,
-        input_rawbuffers: Sequence[Buffer],
-        var_vals: dict[Any, int],
-        wait: bool = False,
-        jit: bool = False,
+    def replay(
+        self, input_rawbuffers: Sequence[Buffer], var_vals: dict[Any, int], wait: bool = False
     ) -> float | None:
-        """Queues all items, and gives the seconds they took if `wait`.
-
-        Several threads take turns. Raises `GraphReentryError` for a call from inside a call.
-        """
+        """Queues all items, and gives the seconds they took if `wait`."""
         wait = wait or config().DEBUG >= 2
-        turns = self._turns
-        with turns.lock:  # `turns.take`, without another call
-            if turns.inside:
-                raise turns.reentered()
-            turns.inside = True
-            try:
-                self._gpu.activate()
-                values = self._values(input_rawbuffers, var_vals)
-                if values != self._last:
-                    self._update(values, var_vals)
-                seconds = self.graph_launch(self._exec, self._gpu.stream, wait=wait)
-            finally:
-                turns.inside = False
-        self.count(len(input_rawbuffers), var_vals, seconds, jit)
+        if self.inside:
+            raise self.reentered()
+        self.inside = True
+        try:
+            self._gpu.activate()
+            values = self._values(input_rawbuffers, var_vals)
+            if values != self._last:
+                self._update(values, var_vals)
+            seconds = self.graph_launch(self._exec, self._gpu.stream, wait=wait)
+        finally:
+            self.inside = False
+        self.count(len(input_rawbuffers), var_vals, seconds)
         return seconds
 
 

@@ -17,7 +17,7 @@ from typing import Any, final
 
 from ferrule.base.config import config
 from ferrule.device import CompiledASTRunner
-from ferrule.device.capture import GraphException, GraphExecutor, JitItem, Turns
+from ferrule.device.capture import GraphException, GraphExecutor, JitItem
 from ferrule.ir.buffer import Buffer
 from ferrule.runtime.opencl.driver import cl
 from ferrule.runtime.opencl.memory import CLMemory
@@ -187,23 +187,21 @@ class CLGraph(GraphExecutor):
         self._queue = self._steps[0].kernel.queue
         self._functions = _functions(self._queue.device)
         self._recorded: CommandBuffer | None = None
-        self._turns = Turns(self.name)
 
-    def __call__(
-        self,
-        input_rawbuffers: Sequence[Buffer],
-        var_vals: dict[Any, int],
-        wait: bool = False,
-        jit: bool = False,
+    def replay(
+        self, input_rawbuffers: Sequence[Buffer], var_vals: dict[Any, int], wait: bool = False
     ) -> float | None:
-        """Queues all items, in order. Gives the seconds they took if `wait`.
-
-        Several threads take turns. Raises `GraphReentryError` for a call from inside a call.
-        """
+        """Queues all items, in order. Gives the seconds they took if `wait`."""
         wait = wait or config().DEBUG >= 2
         inputs = [buffer._buf for buffer in input_rawbuffers]
-        seconds = self._turns.take(self._run, inputs, var_vals, wait)
-        self.count(len(input_rawbuffers), var_vals, seconds, jit)
+        if self.inside:
+            raise self.reentered()
+        self.inside = True
+        try:
+            seconds = self._run(inputs, var_vals, wait)
+        finally:
+            self.inside = False
+        self.count(len(input_rawbuffers), var_vals, seconds)
         return seconds
 
     def _run(self, inputs: Sequence[Any], var_vals: dict[Any, int], wait: bool) -> float | None:

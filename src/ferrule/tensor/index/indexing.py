@@ -15,10 +15,10 @@ from typing import Any
 import numpy as np
 
 from ferrule.autograd import TracedValue
-from ferrule.engine.realize import turn
 from ferrule.ir.dtype import dtypes
 from ferrule.ir.expr import Expr, as_int, sint
 from ferrule.ir.shape.view import ShapeError, same
+from ferrule.ir.storage import turn
 from ferrule.tensor.base import Tensor
 from ferrule.tensor.broadcast import broadcast_shape, expanded, known_size
 from ferrule.tensor.cell import SELECT
