@@ -5,13 +5,14 @@ A graph executor imports this module, never `ferrule.jit`.
 
 from __future__ import annotations
 
+import functools
 import os
 import sys
 import weakref
 from collections.abc import Sequence, Set
 from dataclasses import field
 from pathlib import Path
-from types import FrameType
+from types import CodeType, FrameType
 from typing import Any, TypeVar, final
 
 from ferrule.base.helpers import GlobalCounters
@@ -312,6 +313,13 @@ def _location(frame: FrameType | None) -> str:
     return "an unknown line" if frame is None else f"{frame.f_code.co_filename}:{frame.f_lineno}"
 
 
+@functools.lru_cache(maxsize=1 << 12)
+def _line(code: CodeType, position: int) -> int:
+    """The line of an instruction. A frame looks for it anew each time that it is asked."""
+    lines = [line for start, stop, line in code.co_lines() if start <= position < stop]
+    return lines[0] or code.co_firstlineno
+
+
 @final
 class Lines:
     """The lines of the program that the nodes of a captured call come from.
@@ -320,7 +328,8 @@ class Lines:
     """
 
     def __init__(self) -> None:
-        self._of_node: dict[int, str] = {}
+        self._of_node: dict[int, tuple[CodeType, int]] = {}
+        """The code that made each node, and the position of the instruction in it."""
         self.present = ""
         """The line of the node that is computed now; empty if it is not known."""
 
@@ -329,11 +338,15 @@ class Lines:
         # To walk up the stack takes 2 us: the watch knows the caller, except after a call back.
         watch = this_thread.state.seeing
         frame = None if watch is None else watch.asked_by
-        self._of_node[serial] = _location(_user_frame(frame or sys._getframe(1)))
+        if frame is None:
+            frame = _user_frame(sys._getframe(1))
+        if frame is not None:
+            self._of_node[serial] = frame.f_code, frame.f_lasti
 
     def begin(self, serial: int | None) -> None:
         """Notes that the next run computes the node with this serial number."""
-        self.present = "" if serial is None else self._of_node.get(serial, "")
+        found = None if serial is None else self._of_node.get(serial)
+        self.present = "" if found is None else f"{found[0].co_filename}:{_line(*found)}"
 
 
 def is_capturing() -> bool:

@@ -475,11 +475,16 @@ def memories_of(tensor: Tensor) -> set[int | None]:
 
     They differ for a view that was computed by itself: it reads the base again after a write.
     """
-    return {memory_serial(node) for node in (tensor.lazydata, tensor._cell.value.node)}
+    base = tensor._cell.value.node
+    if tensor._parent is None:
+        return {memory_serial(base)}
+    return {memory_serial(tensor.lazydata), memory_serial(base)}
 
 
 def memory_serial(node: LazyBuffer) -> int | None:
     """The serial number of the memory that a node is in; None if it has none yet."""
+    if node.realized is not None:
+        return node.realized.base.serial
     found = follow(node)
     return None if found is None else found[0].base.serial
 

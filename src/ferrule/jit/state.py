@@ -107,19 +107,25 @@ class State:
         self._stack: list[Any] = list(self._roots)
         self._kept: dict[int, Any] = {}
         """All objects until the walk is over, so that no `id()` is used twice."""
+        self._members: dict[type, list[tuple[str, Any]]] = {}
+        """For classes, what `_hidable` gave in the walk."""
         self._walk()
         self._kept.clear()
-        self.kinds = [
-            Value(f"the tensor {place.key}", functools.partial(_kind_at, place), place=place)
-            for place in self.tensor_places()
-        ]
-        """The shapes, dtypes and devices of tensors."""
+        self._members.clear()
 
     def again(self, executed: Executed | None) -> State:
         """What is reached from the same roots now."""
         return State(self._roots, executed)
 
     # -- what was found --------------------------------------------------------------------------
+
+    @functools.cached_property
+    def kinds(self) -> list[Value]:
+        """The shapes, dtypes and devices of tensors, when they are first asked for."""
+        return [
+            Value(f"the tensor {place.key}", functools.partial(_kind_at, place), place=place)
+            for place in self.tensor_places()
+        ]
 
     @property
     def assigned(self) -> Set[str]:
@@ -494,8 +500,7 @@ class State:
         self._hold(own)
         self._hold(value)
         places = [*slots(value), *[(Place(own, name), child) for name, child in own.items()]]
-        bases = type(value).__mro__[:-1]
-        reads_all = any(map(_reads_itself, bases))
+        reads_all = any(map(_reads_itself, kind.__mro__[:-1]))
         if reads_all:
             self._copy(f"the attributes of a {kind.__name__}", frozenset, own)
         for place, child in places:
@@ -504,12 +509,22 @@ class State:
             else:
                 self._offer(place, child)
         # A class's attribute counts as long as the object has none of that name.
-        for base in bases if hasattr(value, "__dict__") else ():
-            of_package = is_trusted(base)
-            for name, child in items(vars(base)):
-                may_be_hidden = is_plain(child) or not (of_package or _sets(child))
-                if name not in own and may_be_hidden and not name.startswith("__"):
-                    self._offer(Place(own, name), child)
+        for name, child in self._hidable(kind) if hasattr(value, "__dict__") else ():
+            if name not in own:
+                self._offer(Place(own, name), child)
+
+    def _hidable(self, kind: type) -> list[tuple[str, Any]]:
+        """The attributes of a class that an attribute of an object may hide."""
+        found = self._members.get(kind)
+        if found is None:
+            found = self._members[kind] = [
+                (name, child)
+                for base in kind.__mro__[:-1]
+                for name, child in items(vars(base))
+                if is_plain(child) or not (is_trusted(base) or _sets(child))
+                if not name.startswith("__")
+            ]
+        return found
 
     def _watch_methods_of_package(self) -> None:
         """Adds guards for the functions of this package's classes that code names, or ran."""
@@ -522,7 +537,7 @@ class State:
             by_code = _functions_of(base)
             alone = [found[0] for code in ran & by_code.keys() if len(found := by_code[code]) == 1]
             members = vars(base)
-            for name in sorted({*names.intersection(members), *alone}):
+            for name in sorted({*[name for name in names if name in members], *alone}):
                 for holder in dict.fromkeys((base, *kinds)):
                     place = class_place(holder, name, members[name])
                     self._steps.append((place, place.get()))
