@@ -325,10 +325,12 @@ def a_key_that_was_missing_is_there() -> tuple[Body, Callable[[], object]]:
     return lambda x: x * known["a"] + known.get("b", 0.0), lambda: known.update(b=5.0)
 
 
+@pytest.mark.parametrize("elsewhere", [False, True], ids=["", "gradients change elsewhere"])
 @pytest.mark.parametrize("make", CASES, ids=lambda make: make.__name__)
-def test_a_change_is_noticed(make: Case) -> None:
+def test_a_change_is_noticed(make: Case, elsewhere: bool) -> None:
     body, change = make()
     runs = 0
+    other = tensor(1.0, 2.0).requires_grad_()
 
     def counted(x: Tensor) -> Tensor:
         nonlocal runs
@@ -336,12 +338,43 @@ def test_a_change_is_noticed(make: Case) -> None:
         return body(x)
 
     captured = TinyJit(counted)
-    for start in range(6):
-        x = tensor(start, 1)
+
+    def check(number: int) -> None:
+        if elsewhere:  # then replays look at tensors, too, as those of training steps do
+            other.grad = tensor(number, 2)
+        x = tensor(number, 1)
         np.testing.assert_array_equal(captured(x).numpy(), body(x).numpy())
+
+    for number in range(6):
+        check(number)
     assert runs == 2, "it was not replayed, so nothing was compared"
     change()
-    for start in range(4):
-        x = tensor(start, 1)
-        np.testing.assert_array_equal(captured(x).numpy(), body(x).numpy())
+    for number in range(4):
+        check(number)
     assert runs > 2
+
+
+@pytest.mark.parametrize("change", ["shape", "dtype"])
+def test_the_kind_of_a_tensor_changes_in_a_training_step(change: str) -> None:
+    """Its place still holds it, and the step sets gradients in each call."""
+    weight, known = tensor(1.0, 2.0).requires_grad_(), tensor(1.0, 2.0, 3.0)
+    runs = 0
+
+    @TinyJit
+    def step(x: Tensor) -> Tensor:
+        nonlocal runs
+        runs += 1
+        scale = known.shape[0] * known.dtype.itemsize
+        weight.grad = None
+        loss = (weight * x * scale).sum()
+        loss.backward()
+        return loss.realize()
+
+    for number in range(10):
+        if number == 6:
+            assert runs == 2
+            known.replace(tensor(1.0) if change == "shape" else known.half().realize())
+        scale = known.shape[0] * known.dtype.itemsize
+        assert step(tensor(number, 1)).item() == scale * (number + 2)
+        assert weight.grad is not None
+        assert weight.grad.tolist() == [scale * number, scale]

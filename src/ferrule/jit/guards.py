@@ -163,6 +163,10 @@ class _Contents:
     def __contains__(self, place: Place) -> bool:
         return place.identity in self._found
 
+    def problem_of_kinds(self) -> str | None:
+        """The description of a change of tensors whose places hold them; None if there is none."""
+        return None if self.numbers is None else self.numbers.changed_kind()
+
     def problem(self) -> str | None:
         """The description of a change; None if there is none."""
         problem = None if self.numbers is None else self.numbers.problem()
@@ -331,13 +335,17 @@ class Watch:
         count = changes.count
         has_changes = count != self._changes
         snapshot = self._contents.snapshot
-        are_there = not has_changes and snapshot is not None and snapshot.holds()
-        if are_there and self._is_calm:
+        are_there = snapshot is not None and snapshot.holds()
+        if are_there and self._is_calm and not has_changes:
             return None
         return self._problem_outside(count, has_changes, are_there)
 
     def _problem_outside(self, count: int, has_changes: bool, are_there: bool) -> str | None:
-        problem = None if are_there else self._contents.problem()
+        problem = None
+        if not are_there:
+            problem = self._contents.problem()
+        elif has_changes:  # which a training step makes in each call: it sets gradients
+            problem = self._contents.problem_of_kinds()
         if has_changes and problem is None:
             problem = self._problem_of_tensors()
         if problem is None and (has_changes or self._memory.needs_a_look):

@@ -78,15 +78,18 @@ class Numbers:
 
     def problem(self) -> str | None:
         """The description of a number that has changed; None if none has."""
-        for value in self._all():
-            changed = value.change()
-            if changed is not None:
-                return changed
+        changed = _first_change(self._all())
+        if changed is not None:
+            return changed
         for reference, kind, own in self.classes:
             if not _is_same(reference(), kind, own):
                 name = kind.__name__
                 return f"an object of {name} has another class or other attributes, or is gone"
         return self.changed_array()
+
+    def changed_kind(self) -> str | None:
+        """The description of a tensor of another shape, dtype or device; None if there is none."""
+        return _first_change(self.kinds)
 
     def changed_array(self) -> str | None:
         """The description of an array that has changed; None if none has."""
@@ -94,6 +97,14 @@ class Numbers:
             if _contents(found) != contents:
                 return "an array that the function reads has changed"
         return None
+
+
+def _first_change(values: Iterable[Value]) -> str | None:
+    for value in values:
+        changed = value.change()
+        if changed is not None:
+            return changed
+    return None
 
 
 def _is_small(value: Any) -> bool:
