@@ -156,7 +156,9 @@ def _generalised(
     now, rest = parameters_of(graph, form)
     family = family_of((skipped, *rest))
     family.count(now)
-    if not is_captured and "lengths" not in skipped:
+    if is_captured:
+        family.lengths_of(now)  # a later call may be served by what is learned here
+    elif "lengths" not in skipped:
         found = schedule_of_any_length(graph, family, now, _plan, target)
         if found is not None:
             return found
