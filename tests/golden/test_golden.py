@@ -28,6 +28,7 @@ from ferrule.codegen.linearizer import Linearizer
 from ferrule.codegen.uops import show as show_program
 from ferrule.dtype import dtypes
 from ferrule.ir.target import Target
+from ferrule.ops import LazyOp, UnaryOps
 from ferrule.renderer.c.dialect import CUDA, OPENCL, C, Dialect
 from ferrule.renderer.c.style import CStyleRenderer
 from ferrule.renderer.llvm.ir import LLVMRenderer
@@ -59,7 +60,7 @@ ARM = replace(
     l1_bytes=64 * 1024,
 )
 
-WITH_DOT = replace(TARGET, features="+avx512bf16,+avx512f,+avx512vl,+fma")
+WITH_DOT = replace(TARGET, features="+avx512bf16,+avx512f,+avx512vl,+avx512vnni,+fma")
 
 SMALL = ["add", "pad_exp", "sum_rows", "softmax_columns"]
 
@@ -119,6 +120,13 @@ def test_schedule_with_an_intrinsic(update_golden: bool) -> None:
     a, b = (widened(load(i, *s, dtype=dtypes.bfloat16)) for i, s in ((1, (13, 35)), (2, (35, 70))))
     linearizer = Linearizer(store(matmul(a, b)), WITH_DOT, name="matmul_bfloat16")
     compare_kernel(linearizer, update_golden)
+
+
+def test_schedule_with_products_of_bytes(update_golden: bool) -> None:
+    """Of two signed matrices, one of which is taken as unsigned, and corrected."""
+    operands = [load(i, *s, dtype=dtypes.int8) for i, s in ((1, (13, 35)), (2, (35, 70)))]
+    a, b = (LazyOp(UnaryOps.CAST, (operand,), dtypes.int32) for operand in operands)
+    compare_kernel(Linearizer(store(matmul(a, b)), WITH_DOT, name="matmul_int8"), update_golden)
 
 
 @pytest.mark.parametrize("case", [c for c in CASES if c.name in SMALL], ids=lambda case: case.name)

@@ -22,6 +22,7 @@ from ferrule.codegen.linearizer import Linearizer
 from ferrule.codegen.lower import lower
 from ferrule.codegen.opt import Opt, ScheduleError, apply_opts
 from ferrule.codegen.plan import Plan
+from ferrule.codegen.schedules.cpu.contraction import schedule_contraction
 from ferrule.codegen.uops import ProgramError, UOp, verify
 from ferrule.dtype import DType, dtypes
 from ferrule.fusion.costs import widened_factors
@@ -96,8 +97,20 @@ def check(case: Case, out: Array) -> None:
     assert (np.abs(out.astype(np.float64) - wanted) <= (rounding + terms * 2.0**-24) * size).all()
 
 
+def as_contraction(ast: LazyOp, target: Target) -> Linearizer:
+    """A kernel with the schedule of contractions, also where another one is estimated to be as
+    fast.
+    """
+    plan = Plan(lower(ast, "k"), target)
+    plan.collapse()
+    (root,) = plan.kernel.roots
+    (reduce,) = plan.below(root.name)
+    assert schedule_contraction(plan, root.name, reduce)
+    return Linearizer(ast, target, plan.opts).linearize()
+
+
 def interpreted(case: Case, target: Target) -> Array:
-    linearizer = Linearizer(case.ast, target).linearize()
+    linearizer = as_contraction(case.ast, target)
     assert is_tensorized(linearizer)
     verify(linearizer.uops)
     out = empty_result(case)
@@ -219,7 +232,7 @@ def test_programs_with_other_operands_are_refused() -> None:
 
 def test_targets_without_it_are_refused() -> None:
     linearizer = Linearizer(matrix_product(7, 16, 20).ast, WITH_DOT).linearize()
-    with pytest.raises(RenderError, match="no such instruction; it takes"):
+    with pytest.raises(RenderError, match="no such instruction; there are"):
         LLVMRenderer(WITHOUT_DOT).render("product", linearizer.uops)
 
 
@@ -230,10 +243,11 @@ def test_the_instruction_is_in_the_code() -> None:
 
 
 def test_only_targets_with_all_features_have_it() -> None:
-    assert native_intrinsic(dtypes.bfloat16, dtypes.float32, WITH_DOT) is DOT
-    assert native_intrinsic(dtypes.bfloat16, dtypes.float64, WITH_DOT) is None
-    assert native_intrinsic(dtypes.float16, dtypes.float32, WITH_DOT) is None
-    assert native_intrinsic(dtypes.bfloat16, dtypes.float32, WITHOUT_DOT) is None
+    assert native_intrinsic({dtypes.bfloat16}, dtypes.float32, WITH_DOT) is DOT
+    assert native_intrinsic({dtypes.bfloat16}, dtypes.float64, WITH_DOT) is None
+    assert native_intrinsic({dtypes.float16}, dtypes.float32, WITH_DOT) is None
+    assert native_intrinsic({dtypes.bfloat16, dtypes.int8}, dtypes.float32, WITH_DOT) is None
+    assert native_intrinsic({dtypes.bfloat16}, dtypes.float32, WITHOUT_DOT) is None
 
 
 # -- the primitive ---------------------------------------------------------------------------------

@@ -1,9 +1,15 @@
 """Instructions that do several multiply-adds in each lane, or in each thread of a warp: their
 operands and results.
 
-`tensorize` (in `codegen/primitives/products.py`) emits one. Lane instructions are `ExprOp.DOT`:
-with pairs `a` and `b` of a narrow float, packed into one integer each with the element of the
-smaller k in the low half, and a float32 `c`,
+`tensorize` (in `codegen/primitives/products.py`) emits one. Lane instructions are `ExprOp.DOT`.
+Their operands are packed into one integer each, with the element of the smallest k in the lowest
+bits.
+
+With four bytes each, signed in an int32 and unsigned in a uint32, and an int32 `c`,
+
+    dot(a, b, c) = a[0]*b[0] + a[1]*b[1] + a[2]*b[2] + a[3]*b[3] + c
+
+which wraps. With pairs of a narrow float and a float32 `c`,
 
     dot(a, b, c) = a[0]*b[0] + (a[1]*b[1] + c)
 
@@ -15,6 +21,7 @@ matter.
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import replace
 from functools import cached_property
 from typing import Any, Final
@@ -39,30 +46,56 @@ class Intrinsic:
     """The number of adjacent terms of the summed axis that are packed into one value."""
     lanes: tuple[int, ...]
     """The vector sizes that one instruction can do."""
-    source: DType
-    packed: DType
-    """The integer that holds `terms` elements; both operands have this layout."""
+    operands: tuple[tuple[DType, DType], ...]
+    """The dtypes of an operand's elements, each with the integer that holds `terms` of them."""
     result: DType
     needs: frozenset[str]
     """The features of the target, in LLVM's spelling."""
+    mixed: bool = False
+    """True if one operand has to be unsigned and the other one signed."""
+
+    def takes(self, source: DType) -> bool:
+        """True if an operand may have elements of a dtype."""
+        return any(source is element for element, _ in self.operands)
+
+    def gives(self, dtype: DType) -> bool:
+        """True if sums in a dtype are those of the result, or, as integers wrap, their low bits."""
+        whole = dtypes.is_int(dtype) and dtypes.is_int(self.result)
+        return dtype is self.result or (whole and dtype.itemsize <= self.result.itemsize)
+
+    def packed(self, source: DType) -> DType:
+        """The integer that holds `terms` elements of a dtype."""
+        return dict(self.operands)[source]
 
     def is_native(self, target: Target) -> bool:
         """True if the target has the instruction."""
         return _has(target, self.needs)
 
 
+_OF_BYTES: Final = Intrinsic(
+    name="dpbusd",
+    terms=4,
+    lanes=(4, 8, 16),
+    operands=((dtypes.int8, dtypes.int32), (dtypes.uint8, dtypes.uint32)),
+    result=dtypes.int32,
+    needs=frozenset({"avx512vnni", "avx512vl"}),
+    mixed=True,
+)
 INTRINSICS: Final = {
     intrinsic.name: intrinsic
-    for intrinsic in (
+    for intrinsic in (  # of several for the same operands, the first one that a target has
         Intrinsic(
             name="dpbf16ps",
             terms=2,
             lanes=(4, 8, 16),
-            source=dtypes.bfloat16,
-            packed=dtypes.uint32,
+            operands=((dtypes.bfloat16, dtypes.uint32),),
             result=dtypes.float32,
             needs=frozenset({"avx512bf16", "avx512vl"}),
         ),
+        _OF_BYTES,
+        replace(_OF_BYTES, name="dpbusd.vex", lanes=(4, 8), needs=frozenset({"avxvnni"})),
+        replace(_OF_BYTES, name="pmaddwd.512", needs=frozenset({"avx512bw"}), mixed=False),
+        replace(_OF_BYTES, name="pmaddwd", lanes=(4, 8), needs=frozenset({"avx2"}), mixed=False),
     )
 }
 
@@ -287,9 +320,10 @@ def of_warp_groups(first: Any, row: Any, term: Any, distance: int) -> Any:
     return place ^ (place // 64 % 8 * 8)
 
 
-def native_intrinsic(source: DType, result: DType, target: Target) -> Intrinsic | None:
-    """The target's instruction for sums, in `result`, of products of `source`."""
+def native_intrinsic(sources: Collection[DType], result: DType, target: Target) -> Intrinsic | None:
+    """The target's instruction for sums, in `result`, of products of elements of `sources`."""
     for intrinsic in INTRINSICS.values():
-        if (intrinsic.source, intrinsic.result) == (source, result) and intrinsic.is_native(target):
+        fits = intrinsic.gives(result) and all(map(intrinsic.takes, sources))
+        if fits and intrinsic.is_native(target):
             return intrinsic
     return None

@@ -26,7 +26,7 @@ from ferrule.ir.expr import (
     INDEX,
     Expr,
     ExprOp,
-    const,
+    is_adjacent,
     step_along,
     substitute,
     toposort,
@@ -385,12 +385,13 @@ def bytes_loaded(e: Expr) -> int:
 def load_step(e: Expr, r: Expr) -> int:
     """The distance of a load's elements along a range, in units of its own width; 1 for neighbours.
 
-    A packed pair counts as one element if its two elements are neighbours.
+    Packed elements count as one if they are neighbours.
     """
     step = step_of(e.src[0], r)
-    if len(e.src) == 2 or e.src[2] - e.src[0] is not const(1):
+    if not is_adjacent(e):
         return step
-    return step // 2 if step % 2 == 0 else -1
+    packed = len(e.src) // 2
+    return step // packed if step % packed == 0 else -1
 
 
 def step_of(index: Expr, r: Expr) -> int:

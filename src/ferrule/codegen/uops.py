@@ -204,8 +204,10 @@ def _alu_problem(u: UOp) -> str:
         return f"{u.arg.name}: lanes differ: {[s.lanes for s in u.src]} for {u.lanes}"
     if u.arg is ExprOp.DOT:
         kinds = [s.dtype for s in (*u.src, u)]
-        fits = kinds == [dtypes.uint32] * 2 + [dtypes.float32] * 2
-        return "" if fits else f"DOT: takes two uint32 and a float32, and gives one; not {kinds}"
+        of_pairs = kinds == [dtypes.uint32] * 2 + [dtypes.float32] * 2
+        of_bytes = kinds[2:] == [dtypes.int32] * 2 and {*kinds[:2]} <= {dtypes.int32, dtypes.uint32}
+        wanted = "two uint32 and a float32, or two integers of 32 bits and an int32"
+        return "" if of_pairs or of_bytes else f"DOT: takes {wanted}, and gives one; not {kinds}"
     if u.arg is ExprOp.TF32 and u.dtype is not dtypes.float32:
         return f"TF32: rounds float32, not {u.dtype}"
     if u.arg is ExprOp.NEAR_EXP2 and u.dtype is not dtypes.float32:

@@ -134,7 +134,7 @@ def _function(function: Steps) -> _Function:
 def widened_factors(reduce: LazyBuffer, target: Target) -> list[LazyBuffer]:
     """The casts below a sum of products that cost nothing there.
 
-    On a processor both factors have to be casts of one narrow float, and the target needs an
+    On a processor both factors have to be casts of narrow elements, and the target needs an
     instruction that casts and multiplies them. Blocks of threads cast for free, since memory bounds
     them.
     """
@@ -144,9 +144,7 @@ def widened_factors(reduce: LazyBuffer, target: Target) -> list[LazyBuffer]:
     if any(node.op is not UnaryOps.CAST or node.realized is not None for node in casts):
         return []
     sources = {node.srcs[0].dtype for node in casts}
-    if len(sources) != 1 or not native_intrinsic(sources.pop(), reduce.dtype, target):
-        return []
-    return casts
+    return casts if sources and native_intrinsic(sources, reduce.dtype, target) else []
 
 
 def factors(reduce: LazyBuffer) -> list[LazyBuffer]:

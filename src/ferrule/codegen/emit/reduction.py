@@ -222,7 +222,7 @@ class Reductions:
             product = self.values.current(product)
         lanes = register.lanes
         fused = _FUSED.get(product.op) if monoid.op is ExprOp.ADD else None
-        if fused is None or not dtypes.is_float(product.dtype):
+        if fused is None or (fused is ExprOp.MULACC and not dtypes.is_float(product.dtype)):
             self._add(monoid, register, self.out.widen(self.values.vector(product), lanes))
             return
         factors = [self.values.vector(s) for s in product.src[:2]]

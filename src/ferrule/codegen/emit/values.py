@@ -20,7 +20,7 @@ from ferrule.codegen.kernel import MAX_ACCESS_BYTES, Compute, Kernel, Kind, Loop
 from ferrule.codegen.plan import gap_of_copies
 from ferrule.codegen.threads import Digit, Threads, in_registers
 from ferrule.codegen.uops import UOp, UOps
-from ferrule.ir.dtype import DType, dtypes
+from ferrule.ir.dtype import DType, dtype_from_name, dtypes
 from ferrule.ir.expr import (
     FALSE,
     INDEX,
@@ -29,6 +29,7 @@ from ferrule.ir.expr import (
     ExprOp,
     conjuncts,
     const,
+    is_adjacent,
     load,
     step_along,
     substitute,
@@ -255,22 +256,27 @@ class Values:
     # -- memory ------------------------------------------------------------------------------------
 
     def _load_element(self, node: Expr, lanes: int) -> UOp:
-        """One element of a buffer for each lane, or two of them packed."""
+        """One element of a buffer for each lane, or several of them packed."""
         pointer = self.params[node.arg]
-        index, valid, *second = node.src
-        if not second:
-            return self._load(pointer, index, valid, lanes)
-        if second[0] - index is const(1) and (lanes == 1 or self._step(index) == 2):
-            base = index - self.lane * 2 if lanes > 1 and self.lane is not None else index
-            mask = self._mask_of_two(valid, second[1], lanes)
+        index, valids = node.src[0], node.src[1::2]
+        count = len(valids)
+        if count == 1:
+            return self._load(pointer, index, valids[0], lanes)
+        if is_adjacent(node) and (lanes == 1 or self._step(index) == count):
+            base = index - self.lane * count if lanes > 1 and self.lane is not None else index
+            mask = self._mask_of_packed(valids, lanes)
             src = (pointer, self.plain(base), *([mask] if mask is not None else []))
-            both = self._loaded(UOp(UOps.LOAD, pointer.dtype, 2 * lanes, src))
-            return self.out.emit(UOp(UOps.BITCAST, node.dtype, lanes, (both,)))
+            together = self._loaded(UOp(UOps.LOAD, pointer.dtype, count * lanes, src))
+            return self.out.emit(UOp(UOps.BITCAST, node.dtype, lanes, (together,)))
         assert pointer.dtype is not None
-        elements = [load(node.arg, pointer.dtype, *e) for e in ((index, valid), second)]
-        low, high = (self.out.widen(self._bits(e, node.dtype), lanes) for e in elements)
-        shift = self.out.constant(node.dtype.bits // 2, node.dtype, lanes)
-        return self.out.alu(ExprOp.OR, low, self.out.alu(ExprOp.SHL, high, shift))
+        elements = [
+            load(node.arg, pointer.dtype, *e) for e in zip(node.src[::2], valids, strict=True)
+        ]
+        whole, *higher = [self.out.widen(self._bits(e, node.dtype), lanes) for e in elements]
+        for place, bits in enumerate(higher, 1):
+            shift = self.out.constant(node.dtype.bits // count * place, node.dtype, lanes)
+            whole = self.out.alu(ExprOp.OR, whole, self.out.alu(ExprOp.SHL, bits, shift))
+        return whole
 
     def _load(self, pointer: UOp, index: Expr, valid: Expr, lanes: int) -> UOp:
         mask = self._mask(valid, lanes)
@@ -333,10 +339,12 @@ class Values:
         return self.out.shuffle(tuple(reversed(range(u.lanes))), u)
 
     def _bits(self, node: Expr, dtype: DType) -> UOp:
-        """The bits of a 16-bit value, in the low part of a wider integer."""
+        """The bits of a narrow value, in the low part of a wider integer."""
         u = self.value(node)
-        narrow = self.out.emit(UOp(UOps.BITCAST, dtypes.uint16, u.lanes, (u,)))
-        return self.out.typed(narrow, dtype)
+        unsigned = dtype_from_name(f"uint{node.dtype.bits}")
+        if u.dtype is not unsigned:
+            u = self.out.emit(UOp(UOps.BITCAST, unsigned, u.lanes, (u,)))
+        return self.out.typed(u, dtype)
 
     def _step(self, index: Expr) -> int:
         """The distance of an index from lane to lane; 0 if it is not the same for all lanes."""
@@ -374,15 +382,19 @@ class Values:
             out = self.out.alu(ExprOp.AND, out, self.out.widen(mask, lanes))
         return out
 
-    def _mask_of_two(self, first: Expr, second: Expr, lanes: int) -> UOp | None:
-        """The mask of neighbouring elements that alternate between two conditions."""
-        if first is TRUE and second is TRUE:
+    def _mask_of_packed(self, valids: Sequence[Expr], lanes: int) -> UOp | None:
+        """The mask of neighbouring elements that have one of several conditions in turn."""
+        if all(valid is TRUE for valid in valids):
             return None
         width = max(lanes, 2)
         true = self.out.constant(True, dtypes.bool, width)
-        a, b = (self.out.widen(self._mask(v, lanes) or true, width) for v in (first, second))
-        order = tuple(i + side for i in range(lanes) for side in (0, width))
-        return self.out.shuffle(order, a, b)
+        masks = [self.out.widen(self._mask(v, lanes) or true, width) for v in valids]
+        while len(masks) > 1:
+            order = tuple(i + side for i in range(lanes) for side in (0, masks[0].lanes))
+            pairs = zip(masks[: len(masks) // 2], masks[len(masks) // 2 :], strict=True)
+            masks = [self.out.shuffle(order, a, b) for a, b in pairs]
+            lanes *= 2
+        return masks[0]
 
     def _all(self, conditions: Sequence[Expr]) -> UOp:
         out = self.value(conditions[0])

@@ -117,11 +117,22 @@ def _without_subnormals(x: Array) -> Array:
 
 
 def _dot(a: Array, b: Array, c: Array) -> Array:
-    """Two multiply-adds on pairs of bfloat16, the one of the upper halves first."""
+    """Two multiply-adds on pairs of bfloat16, the one of the upper halves first; or the sum of four
+    products of bytes, signed in int32 and unsigned in uint32.
+    """
+    if c.dtype == numpy.int32:
+        products = (_byte(a, place) * _byte(b, place) for place in range(4))
+        return sum(products, c)
     total = _without_subnormals(c)
     for shift in (16, 0):
         total = _with_product(total, a, b, shift)
     return total
+
+
+def _byte(x: Array, place: int) -> Array:
+    """One of the four bytes of integers, as int32."""
+    shifted: Array = x << (24 - 8 * place) >> 24
+    return shifted.astype(numpy.int32)
 
 
 def _with_product(total: Array, a: Array, b: Array, shift: int) -> Array:

@@ -17,24 +17,34 @@ from ferrule.codegen.intrinsics import (
 from ferrule.codegen.kernel import Kernel, Kind, Nest
 from ferrule.codegen.primitives.editing import (
     ScheduleError,
+    copy_name,
     depth_of,
     is_combined,
+    map_reads,
     move_children,
     nest_of,
 )
 from ferrule.codegen.primitives.kinds import set_kind
 from ferrule.codegen.primitives.loops import split
-from ferrule.ir.expr import Expr, ExprOp, const, pack
+from ferrule.ir.dtype import dtypes, truncate
+from ferrule.ir.expr import Expr, ExprOp, alu, cast, const, pack, range_
 
 
-def tensorize(kernel: Kernel, nest_name: str, name: str, intrinsic_name: str) -> Kernel:
-    """Let a sum of products of narrow floats take several steps at once, by an instruction for it.
+def tensorize(
+    kernel: Kernel, nest_name: str, name: str, intrinsic_name: str, shifted: int = 0
+) -> Kernel:
+    """Let a sum of products of narrow numbers take several steps at once, by an instruction for it.
 
     `for k in n: s sum= cast(a[k]) * cast(b[k])` -> `for k.o in ceil(n / 2): s sum= dot(a[2*k.o &
     2*k.o + 1], b[2*k.o & 2*k.o + 1], 0)`, where the 0 stands for the sum so far. If n is odd, the
     last pair is filled with zeros in a copy of the body. Re-associates, and takes subnormals for
     zeros.
 
+    - "dpbusd" takes four steps, and multiplies unsigned bytes by signed ones. If both factors are
+      signed, or both unsigned, the factor number `shifted` is taken as the other kind, with its
+      first bit flipped. That adds 128 to each of its elements, or subtracts it. A nest of its own
+      (`s.offset`) adds up 128 times the other factor, and the results are corrected where they are
+      read. Exact.
     - "mma16816" leaves the loops as they are. The threads of a warp do the last one, of 16 terms,
       at once.
     - "mma1688" does so with 8 terms: `s sum= a[k] * b[k]` in float32 becomes `s sum= tf32(a[k]) *
@@ -73,9 +83,10 @@ def tensorize(kernel: Kernel, nest_name: str, name: str, intrinsic_name: str) ->
             f"{sorted((*INTRINSICS, *matrices, TILE.name))}"
         )
     if not (is_dot(nest, r, intrinsic) and r.size.is_const):
+        sources = " or ".join(source.name for source, _ in intrinsic.operands)
         raise ScheduleError(
             f"tensorize({name}) in kernel {kernel.name}: {intrinsic_name} adds up products of two "
-            f"{intrinsic.source.name} loads that vary with the range, cast to "
+            f"{sources} loads that vary with the range, in "
             f"{intrinsic.result.name}, over a constant size; nest {nest_name} does not"
         )
     kernel = split(kernel, nest_name, name, intrinsic.terms, "peel")
@@ -83,22 +94,62 @@ def tensorize(kernel: Kernel, nest_name: str, name: str, intrinsic_name: str) ->
     inner = nest.loops[depth + 1]
     (c,) = nest.computes
     product = c.value.src[1] if c.value.op is ExprOp.WHERE else c.value
-    a, b = (_packed(factor.src[0], inner.range, intrinsic) for factor in product.src)
-    value = Expr(ExprOp.DOT, intrinsic.result, (a, b, const(0, intrinsic.result)))
+    factors = [_packed(_narrow(factor), inner.range, intrinsic) for factor in product.src]
+    offset = None
+    if intrinsic.mixed and factors[0].dtype is factors[1].dtype:
+        factors[shifted], offset = _shifted(factors[shifted])
     last = {inner.range: inner.range.size - 1}
     loops = tuple(loop.mapped(last) for loop in nest.loops if loop is not inner)
-    kernel = kernel.with_nest(replace(nest, computes=(replace(c, value=value),), loops=loops))
-    return move_children(kernel, nest_name, lambda d: d if d <= depth + 1 else d - 1)
+    nest = replace(nest, computes=(replace(c, value=_dot(factors, intrinsic)),), loops=loops)
+    kernel = kernel.with_nest(nest)
+    kernel = move_children(kernel, nest_name, lambda d: d if d <= depth + 1 else d - 1)
+    excess = None
+    if offset is not None:
+        factors[shifted] = offset
+        other = _same_sum(nest, kernel.free_name(f"{nest_name}.offset"), _dot(factors, intrinsic))
+        kernel, excess = kernel.insert_before(nest_name, other), other.name
+
+    def corrected(e: Expr) -> Expr:
+        total = Expr(ExprOp.READ, intrinsic.result, e.src, e.arg)
+        if excess is not None:
+            total = alu(ExprOp.SUB, total, Expr(ExprOp.READ, intrinsic.result, e.src, excess))
+        return cast(total, e.dtype)
+
+    return map_reads(kernel, {c.name}, corrected)
+
+
+def _dot(factors: Sequence[Expr], intrinsic: Intrinsic) -> Expr:
+    return Expr(ExprOp.DOT, intrinsic.result, (*factors, const(0, intrinsic.result)))
 
 
 def _packed(e: Expr, r: Expr, intrinsic: Intrinsic) -> Expr:
-    """A load at 0 and at 1 of a range, packed as one value."""
-    first, second = (e.substitute({r: const(i)}) for i in range(intrinsic.terms))
-    return pack(first, second, intrinsic.packed)
+    """A load at each place of a range, packed as one value."""
+    elements = [e.substitute({r: const(i)}) for i in range(intrinsic.terms)]
+    return pack(elements, intrinsic.packed(e.dtype))
+
+
+def _shifted(e: Expr) -> tuple[Expr, Expr]:
+    """Packed bytes with the first bit of each flipped, as bytes of the other kind; and how much
+    larger they are for that.
+    """
+    dtype = dtypes.uint32 if e.dtype is dtypes.int32 else dtypes.int32
+    first_bits = const(truncate(dtype, 0x80808080), dtype)
+    return alu(ExprOp.XOR, Expr(ExprOp.LOAD, dtype, e.src, e.arg), first_bits), first_bits
+
+
+def _same_sum(nest: Nest, name: str, value: Expr) -> Nest:
+    """A nest that adds up other terms over the same ranges."""
+    (c,) = nest.computes
+    clones = {
+        loop.range: range_(copy_name(loop.range.name, name), loop.size) for loop in nest.loops
+    }
+    loops = tuple(replace(o.mapped(clones), range=clones[o.range]) for o in nest.loops)
+    total = replace(c, name=name, value=value.substitute(clones))
+    return replace(nest, name=name, computes=(total,), loops=loops)
 
 
 def is_dot(nest: Nest, r: Expr, intrinsic: Intrinsic) -> bool:
-    """True if a nest adds up products of two loads over a range, both cast, as an intrinsic does.
+    """True if a nest adds up products of two loads over a range, cast or not, as an intrinsic does.
 
     Both loads vary with the range, so that each can be filled with zeros beyond its end.
     """
@@ -108,13 +159,15 @@ def is_dot(nest: Nest, r: Expr, intrinsic: Intrinsic) -> bool:
     assert c.monoid is not None
     if c.monoid.op is not ExprOp.ADD or c.value.op is not ExprOp.MUL:
         return False
-    return c.value.dtype is intrinsic.result and all(
-        factor.op is ExprOp.CAST
-        and factor.src[0].op is ExprOp.LOAD
-        and factor.src[0].dtype is intrinsic.source
-        and r in factor.src[0].ranges
-        for factor in c.value.src
+    return intrinsic.gives(c.value.dtype) and all(
+        e.op is ExprOp.LOAD and intrinsic.takes(e.dtype) and r in e.ranges
+        for e in map(_narrow, c.value.src)
     )
+
+
+def _narrow(factor: Expr) -> Expr:
+    """A factor before it is cast to the dtype of the product."""
+    return factor.src[0] if factor.op is ExprOp.CAST else factor
 
 
 def _multiply_matrices(kernel: Kernel, nest: Nest, r: Expr, by: MatrixIntrinsic) -> Kernel:
@@ -190,6 +243,7 @@ def _is_tile_product(nest: Nest) -> bool:
     adds = c.monoid is not None and c.monoid.op is ExprOp.ADD
     return (
         adds
+        and c.value.dtype is INTRINSICS[TILE.pairs].result
         and {rows, columns} <= set(c.ranges)
         and terms not in c.ranges
         and {rows, terms} <= left.ranges

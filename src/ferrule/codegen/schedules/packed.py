@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from ferrule.codegen.plan import Plan, bytes_loaded, load_step, loads, step_of
 from ferrule.codegen.schedules.copies import PREFETCH_BYTES
-from ferrule.ir.expr import Expr, const
+from ferrule.ir.expr import Expr, is_adjacent
 from ferrule.ir.target import PAGE_BYTES
 
 STEPS_AHEAD = 16
@@ -46,9 +46,8 @@ def pack(
 
 
 def is_far(e: Expr, k: Expr) -> bool:
-    """True if two steps of k are pages apart, or the elements of a packed pair are not adjacent."""
-    scattered = len(e.src) > 2 and e.src[2] - e.src[0] is not const(1)
-    return scattered or step_of(e.src[0], k) * e.dtype.itemsize >= PAGE_BYTES
+    """True if two steps of k are pages apart, or packed elements are not adjacent."""
+    return not is_adjacent(e) or step_of(e.src[0], k) * e.dtype.itemsize >= PAGE_BYTES
 
 
 def _prefetch_steps(plan: Plan, copy: str) -> None:

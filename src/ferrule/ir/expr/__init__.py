@@ -36,7 +36,7 @@ from ferrule.ir.expr.build import (
     within,
 )
 from ferrule.ir.expr.numbers import is_zero, present_value, require, required
-from ferrule.ir.expr.values import alu, cast, load, pack, select, uncast
+from ferrule.ir.expr.values import alu, cast, is_adjacent, load, pack, select, uncast
 from ferrule.ir.expr.variable import BoundVariable, Length, Variable, is_exact, unbind
 
 __all__ = [
@@ -62,6 +62,7 @@ __all__ = [
     "conjuncts",
     "const",
     "exclusive_or",
+    "is_adjacent",
     "is_exact",
     "is_zero",
     "less",

@@ -19,10 +19,11 @@ from ferrule.ir.dtype import DType, dtypes, exact
 class ExprOp(Enum):
     """The operation of a scalar expression. IDIV and MOD floor; TDIV and TMOD truncate, as C's do.
 
-    DOT of packed pairs a and b, and a float32 c, is `a0*b0 + (a1*b1 + c)`; `codegen/intrinsics.py`
-    says how it rounds. TF32 of a float32 is the nearest one with 10 bits of mantissa, the larger
-    of two that are as near. NEAR_EXP2 of a float32 is 2 to its power, off by up to 2**-22 of that,
-    or 0 instead of a subnormal. POPCOUNT is the number of set bits of a uint32.
+    DOT of packed pairs a and b, and a float32 c, is `a0*b0 + (a1*b1 + c)`; of packed bytes and an
+    int32, the sum of four products and c. `codegen/intrinsics.py` says how it rounds. TF32 of a
+    float32 is the nearest one with 10 bits of mantissa, the larger of two that are as near.
+    NEAR_EXP2 of a float32 is 2 to its power, off by up to 2**-22 of that, or 0 instead of a
+    subnormal. POPCOUNT is the number of set bits of a uint32.
     """
 
     CONST = auto()

@@ -67,11 +67,17 @@ def load(slot: int, dtype: DType, index: Expr, valid: Expr = TRUE) -> Expr:
     return Expr(ExprOp.LOAD, dtype, (index, valid), slot)
 
 
-def pack(first: Expr, second: Expr, dtype: DType) -> Expr:
-    """Two loads of one buffer as one integer of twice the width, the first in its low half."""
-    assert first.op is second.op is ExprOp.LOAD, (first, second)
-    assert first.arg == second.arg, (first, second)
-    return Expr(ExprOp.LOAD, dtype, first.src + second.src, first.arg)
+def pack(elements: Sequence[Expr], dtype: DType) -> Expr:
+    """Loads of one buffer as one integer as wide as all of them, the first in its lowest bits."""
+    slot = elements[0].arg
+    assert all(e.op is ExprOp.LOAD and e.arg == slot for e in elements), elements
+    return Expr(ExprOp.LOAD, dtype, tuple(part for e in elements for part in e.src), slot)
+
+
+def is_adjacent(e: Expr) -> bool:
+    """True if the elements of a load are neighbours in memory, as a single one is."""
+    indices = e.src[::2]
+    return all(index - indices[0] is const(i) for i, index in enumerate(indices[1:], 1))
 
 
 def _fold(op: ExprOp, dtype: DType, src: Sequence[Expr]) -> Expr | None:

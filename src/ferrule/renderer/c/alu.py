@@ -159,7 +159,6 @@ _ALU: Final[dict[ExprOp, str | Callable[..., str]]] = {
     ExprOp.POPCOUNT: lambda t, a: t.call(cprelude.COUNT_BITS, a),
     ExprOp.WHERE: "{0} ? {1} : {2}",
     ExprOp.MULACC: _fused,
-    ExprOp.DOT: lambda t, *operands: t.call(cprelude.dot(t.prelude), *operands),
     ExprOp.RECIP: lambda t, a: f"{literal(t.dtype, 1.0)} / {a}",
     ExprOp.SQRT: lambda t, a: t.maths("sqrt", a),
     ExprOp.TRUNC: lambda t, a: t.maths("trunc", a),

@@ -319,6 +319,9 @@ class Function:
         if t.kind == "i64" and t.is_exact and all(self.kind(s) == "i32" for s in operands):
             # C would compute in 32 bits otherwise.
             texts[0] = [f"(i64){lane}" for lane in texts[0]]
+        if u.arg is ExprOp.DOT:
+            helper = cprelude.dot(self.prelude, *(type_of(dtype_of(s)) for s in u.src))
+            return [self.prelude.call(helper, *lane) for lane in zip(*texts, strict=True)]
         return [alu(u.arg, t, lane) for lane in zip(*texts, strict=True)]
 
     def arithmetic(self, u: UOp, operands: Sequence[UOp]) -> Arithmetic:

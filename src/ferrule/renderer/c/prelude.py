@@ -330,8 +330,19 @@ def near_exp2(prelude: Prelude) -> Helper:
     return Helper("near_exp2", "float", "float x", f"return {exact}(x);")
 
 
-def dot(prelude: Prelude) -> Helper:
-    """Two multiply-adds on pairs of bfloat16, the upper halves first."""
+def dot(prelude: Prelude, left: str, right: str, total: str) -> Helper:
+    """A DOT of operands of some types.
+
+    Two multiply-adds on pairs of bfloat16, the upper halves first; or, in i32, four of bytes, which
+    are signed in an i32 and unsigned in a u32.
+    """
+    if total == "i32":
+        products = [
+            f"(u32)((i32)({left[0]}8)(a >> {place}) * (i32)({right[0]}8)(b >> {place}))"
+            for place in (0, 8, 16, 24)
+        ]
+        whole = f"return (i32)((u32)c + {' + '.join(products)});"
+        return Helper(f"dot_{left}_{right}", "i32", f"{left} a, {right} b, i32 c", whole)
     flush, fused = _WITHOUT_SUBNORMALS.name, prelude.function("fma", "float")
     body = f"""const float upper_a = {flush}(float_of_bits(a & 0xFFFF0000u));
 const float upper_b = {flush}(float_of_bits(b & 0xFFFF0000u));

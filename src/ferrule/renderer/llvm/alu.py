@@ -83,29 +83,64 @@ def _fused(a: Value, b: Value, c: Value) -> Value:
 
 
 def _dot(a: Value, b: Value, c: Value) -> Value:
-    """DOT: the instruction takes 4, 8 or 16 lanes, so fewer lanes are widened first."""
-    intrinsic, code, lanes = INTRINSICS["dpbf16ps"], a.code, a.lanes
-    if not intrinsic.is_native(code.target) or lanes > intrinsic.lanes[-1]:
+    """DOT: the instructions take 4, 8 or 16 lanes, so fewer lanes are widened first."""
+    lanes, target = a.lanes, a.code.target
+    signs = {x.is_signed for x in (a, b)}
+    known = [i for i in INTRINSICS.values() if i.result is c.dtype]
+    fit = [i for i in known if i.lanes[-1] >= lanes and (len(signs) == 2 or not i.mixed)]
+    intrinsic = next((i for i in fit if i.is_native(target)), None)
+    if intrinsic is None:
         raise RenderError(
-            f"DOT of {lanes} lanes: {code.target.name} has no such instruction; it takes "
-            f"{sorted(intrinsic.needs)} and at most {intrinsic.lanes[-1]} lanes"
+            f"DOT of {lanes} lanes: {target.name} has no such instruction; there are "
+            f"{[(i.name, sorted(i.needs), i.lanes[-1]) for i in known]}, as names, features and "
+            f"lanes at most"
         )
     wide = next(n for n in intrinsic.lanes if n >= lanes)
-    pairs, floats = vector("bfloat", 2 * wide), vector("float", wide)
+    operands = [_with_lanes(x, wide, "zeroinitializer") for x in (a, b, c)]
+    return _with_lanes(_DOTS[intrinsic.name](*operands), lanes, "poison")
 
-    def paired(x: Value) -> tuple[str, str]:
-        whole = _with_lanes(x, wide, "zeroinitializer")
-        return pairs, code.assign(f"bitcast {whole} to {pairs}")
 
-    left, right = paired(a), paired(b)
-    total = code.call(
-        f"llvm.x86.avx512bf16.dpbf16ps.{32 * wide}",
-        floats,
-        (floats, _with_lanes(c, wide, "zeroinitializer").name),
-        left,
-        right,
-    )
-    return _with_lanes(Value(code, c.dtype, wide, total), lanes, "poison")
+def _dot_of_pairs(a: Value, b: Value, c: Value) -> Value:
+    pairs = vector("bfloat", 2 * a.lanes)
+    factors = [(pairs, a.code.assign(f"bitcast {x} to {pairs}")) for x in (a, b)]
+    name = f"llvm.x86.avx512bf16.dpbf16ps.{32 * a.lanes}"
+    return Value(a.code, c.dtype, a.lanes, a.code.call(name, c.type, (c.type, c.name), *factors))
+
+
+def _dot_of_bytes(a: Value, b: Value, c: Value) -> Value:
+    """Four products at once; the first operand of the instruction is the unsigned one."""
+    operands = (c, b, a) if a.is_signed else (c, a, b)
+    arguments = [(x.type, x.name) for x in operands]
+    name = f"llvm.x86.avx512.vpdpbusd.{32 * a.lanes}"
+    return Value(a.code, c.dtype, a.lanes, a.code.call(name, c.type, *arguments))
+
+
+def _dot_of_words(a: Value, b: Value, c: Value) -> Value:
+    """The products of the even bytes and those of the odd ones, extended to 16 bits."""
+    words = {16: "avx512.pmaddw.d.512", 8: "avx2.pmadd.wd", 4: "sse2.pmadd.wd"}
+    code, kind = a.code, vector("i16", 2 * a.lanes)
+    for halves in zip(_even_and_odd(a), _even_and_odd(b), strict=True):
+        arguments = [(kind, x.name) for x in halves]
+        product = code.call(f"llvm.x86.{words[a.lanes]}", c.type, *arguments)
+        c = c + Value(code, c.dtype, c.lanes, product)
+    return c
+
+
+def _even_and_odd(x: Value) -> tuple[Value, Value]:
+    """The even bytes of integers, and the odd ones, each extended to 16 bits."""
+    dtype = dtypes.int16 if x.is_signed else dtypes.uint16
+    kind = vector("i16", 2 * x.lanes)
+    words = x.made(f"bitcast {x} to {kind}", dtype, 2 * x.lanes)
+    return words << 8 >> 8, words >> 8
+
+
+_DOTS: Final = {
+    "dpbf16ps": _dot_of_pairs,
+    "dpbusd": _dot_of_bytes,
+    "dpbusd.vex": _dot_of_bytes,
+    "pmaddwd.512": _dot_of_words,
+    "pmaddwd": _dot_of_words,
+}
 
 
 def _with_lanes(x: Value, lanes: int, rest: str) -> Value:

@@ -16,7 +16,8 @@ from ferrule.codegen.intrinsics import INTRINSICS, TILE
 from ferrule.codegen.plan import Plan, loads, step_of
 from ferrule.codegen.primitives.products import is_dot
 from ferrule.codegen.schedules.packed import pack
-from ferrule.ir.expr import TRUE, Expr, const
+from ferrule.ir.dtype import dtypes
+from ferrule.ir.expr import TRUE, Expr, is_adjacent
 
 # Not measured: there was no processor with AMX. Chosen from the sizes of caches and registers.
 TERMS_PER_PAIR = 2
@@ -107,7 +108,7 @@ class _Product:
     def _is_in_place(self, tile_rows: int) -> bool:
         """True if tiles have all of their rows, and pairs are adjacent in memory."""
         e = self._operand(self.axes.rows)
-        near = e.src[1] is TRUE and e.src[2] - e.src[0] is const(1)
+        near = e.src[1] is TRUE and is_adjacent(e)
         return near and self._step(e) == TERMS_PER_PAIR and self.axes.rows.size.arg % tile_rows == 0
 
     def _step(self, e: Expr) -> int:
@@ -129,7 +130,7 @@ class _Product:
         """
         target = self.plan.target
         tiles = -(-int(self.axes.rows.size.arg) // tile_rows)
-        row_bytes = self.terms * INTRINSICS[TILE.pairs].source.itemsize
+        row_bytes = self.terms * dtypes.bfloat16.itemsize
         most = max(1, int(target.l2_bytes * BLOCK_L2_SHARE) // (row_bytes * tile_rows))
         blocks = -(-tiles // most)
         threads = min(target.max_threads, tiles)
@@ -179,7 +180,7 @@ class _Product:
         smaller blocks.
         """
         steps = self.terms // (TERMS_PER_PAIR * TILE.terms)
-        itemsize = INTRINSICS[TILE.pairs].packed.itemsize
+        itemsize = dtypes.uint32.itemsize
         step_bytes = tile_columns * TILE.terms * itemsize
         most = max(1, int(self.plan.target.l1_bytes * PANEL_L1_SHARE) // step_bytes)
         sizes = [size for size in range(1, steps + 1) if steps % size == 0]

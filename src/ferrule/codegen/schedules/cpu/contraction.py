@@ -18,7 +18,7 @@ from ferrule.codegen.schedules.cpu.depthwise import schedule_taps
 from ferrule.codegen.schedules.cpu.gemv import schedule_panels
 from ferrule.codegen.schedules.cpu.inner_products import schedule_dots
 from ferrule.codegen.schedules.packed import is_far, pack
-from ferrule.codegen.schedules.tensorize import tensorize_contraction
+from ferrule.codegen.schedules.tensorize import intrinsic_for, tensorize_contraction
 from ferrule.codegen.schedules.tile import (
     FAR_ROWS_VECTOR_CYCLES,
     SCATTER_CYCLES,
@@ -81,6 +81,8 @@ def schedule_contraction(plan: Plan, name: str, n: str) -> bool:
     found = loads(nest.computes[0].value)
     if any(schedule_panels(plan, name, n, loop.range) for loop in root.loops):
         return True
+    intrinsic = intrinsic_for(plan, n)
+    itemsize = (intrinsic.result if intrinsic else nest.computes[0].value.dtype).itemsize
     best: tuple[float, Expr, Expr | None, Tile] | None = None
     for loop in root.loops:
         v = loop.range
@@ -88,7 +90,6 @@ def schedule_contraction(plan: Plan, name: str, n: str) -> bool:
             continue
         m = _row_axis(root, found, v)
         rows = m.size.max if m is not None else 1
-        itemsize = nest.computes[0].value.dtype.itemsize
         tile = best_tile(
             plan.target, itemsize, rows, v.size.max, _vector_cycles(plan, nest, rows, v.size.max)
         )
@@ -97,7 +98,8 @@ def schedule_contraction(plan: Plan, name: str, n: str) -> bool:
             best = cost, v, m, tile
     if best is None or best[0] == float("inf"):
         return False
-    tensorize_contraction(plan, n, best[3].lanes)
+    if intrinsic is not None and best[3].lanes in intrinsic.lanes:
+        tensorize_contraction(plan, n, intrinsic, best[1])
     _Contraction(plan, name, n, *best[1:]).apply()
     return True
 
@@ -189,7 +191,14 @@ class _Contraction:
         self._unroll_reduce()
         self._prefetch_next_panel()
         self.plan.prefetch_results(self.name)
+        self._hoist_offset(panel)
         self.plan.share(self.name, panel if len(first) == len(batch) else len(first))
+
+    def _hoist_offset(self, panel: int) -> None:
+        """Correct products of bytes once for a panel, as all of its rows have the same offset."""
+        for nest in self.plan.below(self.name):
+            if nest == f"{self.reduce}.offset":
+                self.plan.do("compute_at", nest, panel)
 
     def _prefetch_next_panel(self) -> None:
         """Prefetch the columns of the next panel if a tile reads the operand along the lanes in
