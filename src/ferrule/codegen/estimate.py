@@ -19,7 +19,18 @@ from ferrule.base.records import dataclass
 from ferrule.codegen.analysis.vector_shuffles import few_vectors, near_lanes
 from ferrule.codegen.kernel import MONOIDS, Kernel, Kind, Loop, Nest, Store
 from ferrule.codegen.primitives.editing import descendants
-from ferrule.ir.expr import BOOL, INDEX, Expr, ExprOp, conjuncts, const, step_along
+from ferrule.ir.dtype import dtype_from_name
+from ferrule.ir.expr import (
+    BOOL,
+    INDEX,
+    Expr,
+    ExprOp,
+    conjuncts,
+    const,
+    is_adjacent,
+    load,
+    step_along,
+)
 from ferrule.ir.target import LINE_BYTES, PAGE_BYTES, Target
 
 ERROR: Final = 1.3
@@ -244,7 +255,8 @@ class _Work:
     def _fused(self) -> frozenset[Expr]:
         """The products that are one instruction with the addition of their reduce."""
         sums = [c.value for c in self._nest.computes if c.monoid == MONOIDS["sum"]]
-        return frozenset([e for e in sums if self._target.has_fma and e.op is ExprOp.MUL])
+        fused = {ExprOp.DOT, ExprOp.MUL} if self._target.has_fma else {ExprOp.DOT}
+        return frozenset([e for e in sums if e.op in fused])
 
     def _of_node(self, e: Expr) -> _Counts:
         """The instructions of one execution of a node, for all lanes."""
@@ -266,9 +278,16 @@ class _Work:
         return _Counts(_OPERATIONS.get(e.op, 1.0) * self._registers(e.ranges, size))
 
     def _of_load(self, e: Expr) -> _Counts:
-        index, size = e.src[0], e.dtype.itemsize
+        size = e.dtype.itemsize
         lanes = self._lanes(e.ranges)
         registers = self._registers(e.ranges, size)
+        parts = _unpacked(e)
+        index = e.src[0] // len(parts)
+        in_order = lanes == 1 or self._is_contiguous(index) or self._is_transposed(index)
+        if len(parts) > 1 and not (in_order and is_adjacent(e)):
+            shifted_in = _Counts(arithmetic=2 * registers * (len(parts) - 1))
+            each = [self._of_load(part) for part in parts]
+            return _Counts(*map(sum, zip(shifted_in, *each, strict=True)))
         if lanes == 1:
             return _Counts(loads=1)
         if self._is_contiguous(index):
@@ -298,7 +317,7 @@ class _Work:
         return _Counts(stores=lanes, shuffles=lanes)
 
     def _validities(self) -> Iterator[Expr]:
-        yield from [e.src[1] for e in self._nest.nodes if e.op is ExprOp.LOAD]
+        yield from [v for e in self._nest.nodes if e.op is ExprOp.LOAD for v in e.src[1::2]]
         yield from [c.store.valid for c in self._nest.computes if c.store is not None]
 
     def _conditions(self, *valid: Expr) -> dict[Expr, float]:
@@ -432,7 +451,8 @@ class _Work:
     def _touched(self) -> Iterator[tuple[int, Expr, int]]:
         for e in self._nest.nodes:
             if e.op is ExprOp.LOAD:
-                yield e.arg, e.src[0], e.dtype.itemsize
+                for part in _unpacked(e):
+                    yield part.arg, part.src[0], part.dtype.itemsize
         for c in self._nest.computes:
             if c.store is not None:
                 yield c.store.slot, c.store.index, c.value.dtype.itemsize
@@ -494,3 +514,12 @@ class _Lines(NamedTuple):
     number: int
     room: int
     are_alone: bool
+
+
+def _unpacked(e: Expr) -> list[Expr]:
+    """The elements of a load, each as a load of its own."""
+    places = list(zip(e.src[::2], e.src[1::2], strict=True))
+    if len(places) == 1:
+        return [e]
+    narrow = dtype_from_name(f"uint{e.dtype.bits // len(places)}")
+    return [load(e.arg, narrow, index, valid) for index, valid in places]
