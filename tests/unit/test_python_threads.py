@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -14,10 +15,12 @@ import numpy as np
 import pytest
 
 from ferrule import Context, Tensor, TinyJit
+from ferrule.base.diskcache import DiskCache
 from ferrule.device import Device
 from ferrule.engine import realize as engine
 from ferrule.fusion.plans import graph_key
 from ferrule.ir.buffer import Allocator, LRUAllocator, allocators
+from ferrule.ir.storage import turn
 from ferrule.jit import readers
 from ferrule.nn.optim import Adam
 from ferrule.tensor import reading
@@ -644,6 +647,33 @@ def test_a_forked_child_calls_a_function_that_another_thread_was_in() -> None:
     finally:
         may_end.append(True)
         thread.join()
+
+
+@needs_fork
+@pytest.mark.filterwarnings("ignore:.*use of fork:DeprecationWarning")
+def test_a_fork_waits_for_threads_before_it_takes_the_cache(tmp_path: Path) -> None:
+    """A thread that computes looks into the cache; each would wait for the other for ever."""
+    cache = DiskCache(str(tmp_path))
+    computes = threading.Event()
+    found: list[bool] = []
+
+    def compute() -> None:
+        with turn:
+            computes.set()
+            time.sleep(0.2)  # in which the other thread begins to fork
+            found.append(cache._lock.acquire(timeout=10))
+            if found[0]:
+                cache._lock.release()
+
+    thread = threading.Thread(target=compute)
+    thread.start()
+    computes.wait()
+    child = os.fork()
+    if not child:
+        os._exit(0)
+    assert os.waitpid(child, 0)[1] == 0
+    thread.join()
+    assert found == [True]
 
 
 def _on_numpy() -> None:

@@ -27,6 +27,7 @@ from threading import RLock
 from typing import TypeVar, final
 
 from ferrule.base.config import config
+from ferrule.base.forks import take_last
 
 R = TypeVar("R")
 
@@ -378,10 +379,7 @@ def _after_fork() -> None:
         _held.pop()._lock.release()
 
 
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(
-        before=_before_fork, after_in_parent=_after_fork, after_in_child=_after_fork
-    )
+take_last(_before_fork, _after_fork)
 
 
 @atexit.register

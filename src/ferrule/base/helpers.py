@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import os
 import re
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from functools import reduce
 from importlib import import_module
 from operator import mul
-from threading import RLock
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, NoReturn, Protocol, TypeVar, final
 
@@ -91,18 +89,6 @@ def round_up(number: int, multiple: int) -> int:
     (8, 8)
     """
     return ceildiv(number, multiple) * multiple
-
-
-def lock_across_forks() -> RLock:
-    """A lock that is free in a forked child: a fork waits until it can take the lock.
-
-    So the data that it protects is consistent in the child as well.
-    """
-    lock = RLock()
-    if hasattr(os, "register_at_fork"):
-        free = lock.release
-        os.register_at_fork(before=lock.acquire, after_in_parent=free, after_in_child=free)
-    return lock
 
 
 _COLOURS = ("black", "red", "green", "yellow", "blue", "magenta", "cyan", "white")

@@ -14,7 +14,8 @@ from itertools import count
 from typing import TYPE_CHECKING, Any, Final, final
 
 from ferrule.base.config import config
-from ferrule.base.helpers import GlobalCounters, lock_across_forks
+from ferrule.base.forks import lock_across_forks
+from ferrule.base.helpers import GlobalCounters
 from ferrule.base.threadstate import Slot, this_thread
 from ferrule.ir.dtype import DType, dtypes
 

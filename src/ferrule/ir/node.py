@@ -12,7 +12,7 @@ from collections.abc import Container
 from typing import Any, Final, Self, TypeAlias, TypeVar, final
 from weakref import getweakrefcount, ref
 
-from ferrule.base.helpers import lock_across_forks
+from ferrule.base.forks import lock_across_forks
 from ferrule.base.interning import Entry
 from ferrule.base.threadstate import ThreadState, this_thread
 from ferrule.ir.buffer import Buffer

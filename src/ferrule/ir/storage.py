@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from typing import Final, Protocol, final
 
 from ferrule.base.changes import changes
-from ferrule.base.helpers import lock_across_forks
+from ferrule.base.forks import lock_across_forks
 from ferrule.base.threadstate import ThreadState, left_behind, this_thread
 from ferrule.ir.lazy import LazyBuffer, check_assign
 from ferrule.ir.lazyop import LoadOps
