@@ -18,6 +18,10 @@ from typing import Final
 
 from ferrule.ir.target import Target
 
+MAX_SEGMENTS: Final = 17
+"""Parts of all loops of a nest together, in each of which conditions on indices are known: each is
+a copy of the loop's body. Not measured; 17 is enough for 9 values side by side, of which neighbours
+share a vector."""
 _LOAD_BYTES: Final = 16
 """The widest load of one thread."""
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Final
 
-from ferrule.codegen.analysis.loop_partitions import MAX_SEGMENTS
+from ferrule.codegen.policy import MAX_SEGMENTS
 from ferrule.fusion.views import is_movement
 from ferrule.ir.lazy import LazyBuffer
 from ferrule.ir.simplify import join_mask

@@ -14,11 +14,8 @@ from math import inf
 from ferrule.base.records import dataclass
 from ferrule.codegen.analysis.loop_bounds import least_and_most
 from ferrule.codegen.kernel import Kernel, Loop, Nest, Segment
+from ferrule.codegen.policy import MAX_SEGMENTS
 from ferrule.ir.expr import INDEX, Expr, ExprOp, alu, conjuncts, const, less, minimum
-
-MAX_SEGMENTS = 17
-"""Segments of all loops of a nest together: each is a copy of the loop's body. Not measured; 17 is
-enough for 9 values side by side, of which neighbours share a vector."""
 
 
 @dataclass(frozen=True)

@@ -43,8 +43,8 @@ def tensorize(
     - "dpbusd" takes four steps, and multiplies unsigned bytes by signed ones. If both factors are
       signed, or both unsigned, the factor number `shifted` is taken as the other kind, with its
       first bit flipped. That adds 128 to each of its elements, or subtracts it. A nest of its own
-      (`s.offset`) adds up 128 times the other factor, and the results are corrected where they are
-      read. Exact.
+      (`s.correction`) adds up 128 times the other factor, and the results are corrected where they
+      are read. Exact.
     - "mma16816" leaves the loops as they are. The threads of a warp do the last one, of 16 terms,
       at once.
     - "mma1688" does so with 8 terms: `s sum= a[k] * b[k]` in float32 becomes `s sum= tf32(a[k]) *
@@ -106,7 +106,9 @@ def tensorize(
     excess = None
     if offset is not None:
         factors[shifted] = offset
-        other = _same_sum(nest, kernel.free_name(f"{nest_name}.offset"), _dot(factors, intrinsic))
+        other = _same_sum(
+            nest, kernel.free_name(f"{nest_name}.correction"), _dot(factors, intrinsic)
+        )
         kernel, excess = kernel.insert_before(nest_name, other), other.name
 
     def corrected(e: Expr) -> Expr:

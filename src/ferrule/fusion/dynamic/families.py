@@ -22,9 +22,9 @@ from ferrule.fusion.dynamic.parameters import Parameters
 from ferrule.fusion.plans.execution_plan import ExecutionPlan
 from ferrule.ir.expr import as_int, sint
 
-ENOUGH_SIZES: Final = 2
-"""Different sizes that have kernels of their own, before a plan serves any: two give a law, and one
-that does not follow it says so."""
+ENOUGH_SIZES: Final = 3
+"""Different sizes that have kernels of their own, before a plan serves any. With two, what is cut
+from a larger tensor is taken for another length."""
 ENOUGH_ALIKE: Final = 4
 """Graphs of the same sizes that have kernels of their own, before offsets and constants are
 generalised. Not measured."""

@@ -197,7 +197,7 @@ class _Contraction:
     def _hoist_offset(self, panel: int) -> None:
         """Correct products of bytes once for a panel, as all of its rows have the same offset."""
         for nest in self.plan.below(self.name):
-            if nest == f"{self.reduce}.offset":
+            if nest == f"{self.reduce}.correction":
                 self.plan.do("compute_at", nest, panel)
 
     def _prefetch_next_panel(self) -> None:

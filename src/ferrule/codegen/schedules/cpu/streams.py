@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from math import prod
 
-from ferrule.codegen.analysis.loop_partitions import MAX_SEGMENTS, segments_of
+from ferrule.codegen.analysis.loop_partitions import segments_of
 from ferrule.codegen.analysis.vector_shuffles import MAX_VECTORS, period
 from ferrule.codegen.analysis.window import distance
 from ferrule.codegen.kernel import Kind, Nest
 from ferrule.codegen.plan import MIN_PARALLEL_WORK, Plan, loads, step_of
+from ferrule.codegen.policy import MAX_SEGMENTS
 from ferrule.codegen.primitives.nests import MAX_EXPANDED_TERMS
 from ferrule.ir.expr import COSTLY, Expr, toposort
 from ferrule.ir.target import LINE_BYTES
