@@ -152,28 +152,28 @@ def kernels_of(
 
 
 def compared(device: Compiled, ast: LazyOp, buffers: list[Buffer]) -> list[tuple[float, float]]:
-    """(estimate, measured) of each candidate, in seconds; first of the heuristic's own choice."""
+    """(estimated cycles, measured seconds) of each candidate; the heuristic's own is the first."""
     target = device.linearizer_opts
     kernel = Linearizer(ast, target).kernel
     candidates = list(islice(seeds(kernel, target), SEEDS))
     candidates += neighbours(kernel, candidates[0], target)[:EDITS]
-    runs: list[tuple[float, Callable[[], float | None]]] = []
+    runs: list[tuple[float, Callable[[], float]]] = []
     for opts in dict.fromkeys(candidates):
         try:
             linearizer = Linearizer(ast, target, opts)
             runner = device.to_program(linearizer)
         except (ScheduleError, AssertionError):  # an edit need not be legal
             continue
-        seconds = cycles(linearizer.scheduled, target) / 3e9
-        runs.append((seconds, lambda runner=runner: runner(buffers, {}, wait=True)))  # type: ignore[misc]
+        estimate = cycles(linearizer.scheduled, target)
+        runs.append((estimate, lambda runner=runner: runner(buffers, {}, wait=True)))  # type: ignore[misc]
     least = [float("inf")] * len(runs)
     for _ in range(ROUNDS):
         for number, (_, run) in enumerate(runs):
             stop = time.perf_counter() + ROUND_S
             run()
             while time.perf_counter() < stop:
-                least[number] = min(least[number], run() or 0.0)
-    return [(seconds, taken) for (seconds, _), taken in zip(runs, least, strict=True)]
+                least[number] = min(least[number], run())
+    return [(estimate, taken) for (estimate, _), taken in zip(runs, least, strict=True)]
 
 
 def main() -> None:

@@ -17,7 +17,7 @@ from typing import Final, NamedTuple, final
 
 from ferrule.base.records import dataclass
 from ferrule.codegen.analysis.vector_shuffles import few_vectors, near_lanes
-from ferrule.codegen.kernel import MONOIDS, Kernel, Kind, Loop, Nest, Store
+from ferrule.codegen.kernel import LANES_OR_COPIES, MONOIDS, Kernel, Kind, Loop, Nest, Store
 from ferrule.codegen.primitives.editing import descendants
 from ferrule.ir.dtype import dtype_from_name
 from ferrule.ir.expr import (
@@ -86,9 +86,8 @@ _BY_PLACE: Final = frozenset({ExprOp.LOAD, ExprOp.CMPLT})
 _INDEX_WORK: Final = frozenset({ExprOp.IDIV, ExprOp.MOD, ExprOp.WHERE})
 """The operations on indices that take time: others are part of an address."""
 _LANES: Final = frozenset({Kind.VECTOR, Kind.TRANSPOSE, Kind.MATRIX})
-_COPIES_OR_LANES: Final = frozenset({Kind.UNROLL, Kind.VECTOR})
-_AT_ONCE: Final = frozenset({*_COPIES_OR_LANES, Kind.MATRIX})
-_TOGETHER: Final = frozenset({*_AT_ONCE, *_LANES})
+_AT_ONCE: Final = LANES_OR_COPIES | {Kind.MATRIX}
+_TOGETHER: Final = _AT_ONCE | _LANES
 """The loops whose iterations are one block of instructions."""
 
 
@@ -176,7 +175,10 @@ class _Work:
         target = self._target
         near = self._traffic(target.l1_bytes, _LINE, _LINE_ALONE)
         of_memory = LINE_BYTES / target.bytes_per_second * _HERTZ / 2
-        far = self._traffic(target.l2_bytes * _CACHES, of_memory, of_memory)
+        caches = target.l2_bytes * _CACHES
+        # What fits is there from the kernel before.
+        fits = self._is_within(caches, 0)
+        far = 0.0 if fits else self._traffic(caches, of_memory, of_memory)
         return max(self._instructions, self._chains, near, far)
 
     @property
@@ -331,7 +333,7 @@ class _Work:
             if loop.peel is not None
             for e in conjuncts(loop.peel)
         }
-        known = {loop.range for loop in self._loops if loop.kind in _COPIES_OR_LANES}
+        known = {loop.range for loop in self._loops if loop.kind in LANES_OR_COPIES}
         found = [e for v in valid for e in conjuncts(v)]
         return {e: peeled.get(e, 1.0) for e in found if not e.ranges <= known}
 
@@ -467,14 +469,9 @@ class _Work:
         """The cycles to bring what a cache of this size has lost before it is used again."""
         order = self._in_order
         inside = len([loop for loop in order if loop.kind not in _LANES])
-        parts: list[_Lines] = []
-        depth = 0
-        for depth in range(inside + 1):
-            parts = [self._lines(access, depth) for access in self._accesses]
-            if sum([part.room for part in parts]) <= capacity:
-                break
-        if depth == 0 and line != _LINE:
-            return 0.0  # the caches have it from the kernel before
+        fit = (depth for depth in range(inside) if self._is_within(capacity, depth))
+        depth = next(fit, inside)
+        parts = [self._lines(access, depth) for access in self._accesses]
         total = 0.0
         for access, part in zip(self._accesses, parts, strict=True):
             around = depth  # what does not vary with the next loops outside stays in the cache
@@ -483,6 +480,10 @@ class _Work:
             each = alone if part.are_alone else line
             total += each * part.number * _times(order[:around])
         return total
+
+    def _is_within(self, capacity: int, depth: int) -> bool:
+        """True if a cache of this size has room for what the loops from `depth` on touch."""
+        return sum([self._lines(access, depth).room for access in self._accesses]) <= capacity
 
     def _lines(self, access: _Access, depth: int) -> _Lines:
         """The lines that an access touches in all iterations of the loops from `depth` on."""

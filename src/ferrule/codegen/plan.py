@@ -155,12 +155,14 @@ class Plan:
         kernel, count = self.kernel, len(self.opts)
         found: list[tuple[float, Kernel, list[Opt]]] = []
         for proposal in proposals:
-            if found and found[0][0] <= max(ERROR * least_cycles(kernel, self.target), LAUNCH):
+            if not self.attempt(proposal):
+                continue
+            taken = cycles(self.kernel, self.target)
+            found.append((taken, self.kernel, self.opts[count:]))
+            self._restore(kernel, count)
+            is_first = len(found) == 1
+            if is_first and taken <= max(ERROR * least_cycles(kernel, self.target), LAUNCH):
                 break
-            if self.attempt(proposal):
-                taken = cycles(self.kernel, self.target)
-                found.append((taken, self.kernel, self.opts[count:]))
-                self._restore(kernel, count)
         if not found:
             return False
         least = min(found, key=itemgetter(0))

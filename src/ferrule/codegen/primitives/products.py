@@ -89,8 +89,16 @@ def tensorize(
             f"{sources} loads that vary with the range, in "
             f"{intrinsic.result.name}, over a constant size; nest {nest_name} does not"
         )
-    kernel = split(kernel, nest_name, name, intrinsic.terms, "peel")
-    nest = nest_of(kernel, nest_name)
+    return _multiply_packed(kernel, nest, depth, intrinsic, shifted)
+
+
+def _multiply_packed(
+    kernel: Kernel, nest: Nest, depth: int, intrinsic: Intrinsic, shifted: int
+) -> Kernel:
+    """Let each lane add up several packed terms of the loop at a depth at once."""
+    name = nest.name
+    kernel = split(kernel, name, nest.loops[depth].range.name, intrinsic.terms, "peel")
+    nest = nest_of(kernel, name)
     inner = nest.loops[depth + 1]
     (c,) = nest.computes
     product = c.value.src[1] if c.value.op is ExprOp.WHERE else c.value
@@ -102,14 +110,12 @@ def tensorize(
     loops = tuple(loop.mapped(last) for loop in nest.loops if loop is not inner)
     nest = replace(nest, computes=(replace(c, value=_dot(factors, intrinsic)),), loops=loops)
     kernel = kernel.with_nest(nest)
-    kernel = move_children(kernel, nest_name, lambda d: d if d <= depth + 1 else d - 1)
+    kernel = move_children(kernel, name, lambda d: d if d <= depth + 1 else d - 1)
     excess = None
     if offset is not None:
         factors[shifted] = offset
-        other = _same_sum(
-            nest, kernel.free_name(f"{nest_name}.correction"), _dot(factors, intrinsic)
-        )
-        kernel, excess = kernel.insert_before(nest_name, other), other.name
+        other = _same_sum(nest, kernel.free_name(f"{name}.correction"), _dot(factors, intrinsic))
+        kernel, excess = kernel.insert_before(name, other), other.name
 
     def corrected(e: Expr) -> Expr:
         total = Expr(ExprOp.READ, intrinsic.result, e.src, e.arg)

@@ -191,14 +191,18 @@ class _Contraction:
         self._unroll_reduce()
         self._prefetch_next_panel()
         self.plan.prefetch_results(self.name)
-        self._hoist_offset(panel)
+        self._hoist_corrections(panel)
         self.plan.share(self.name, panel if len(first) == len(batch) else len(first))
 
-    def _hoist_offset(self, panel: int) -> None:
-        """Correct products of bytes once for a panel, as all of its rows have the same offset."""
-        for nest in self.plan.below(self.name):
-            if nest == f"{self.reduce}.correction":
-                self.plan.do("compute_at", nest, panel)
+    def _hoist_corrections(self, panel: int) -> None:
+        """Correct products of bytes once for a panel, as all of its rows have the same correction.
+
+        They are what the results read beside the reduce.
+        """
+        kernel = self.plan.kernel
+        read = {kernel.owner[e.arg].name for e in self.plan.nest(self.name).reads}
+        for nest in sorted(read - {self.reduce}):
+            self.plan.do("compute_at", nest, panel)
 
     def _prefetch_next_panel(self) -> None:
         """Prefetch the columns of the next panel if a tile reads the operand along the lanes in
