@@ -55,7 +55,7 @@ DIRECTIONS = 3
 # are of symmetric matrices, of which only one half is read but both have a share of the derivative.
 CUT = words(
     """detach data cast astype byte char short int long bool half bfloat16 float type_as nextafter
-    histogram GaussianNLLLoss eigh eigvalsh"""
+    histogram nanstd GaussianNLLLoss eigh eigvalsh"""
 )
 
 # The same of options: gradients of a table are divided by how often a row was taken, or left out.
