@@ -59,6 +59,7 @@ def _info(arguments: argparse.Namespace) -> int:
             ("default device", Device.DEFAULT),
             *((f"device {name}", _device_line(name)) for name in Device.names()),
             ("threads", str(config().FERRULE_NUM_THREADS)),
+            ("speeds", _speeds_line()),
             ("cache", _cache_line()),
         ]
     for name, text in lines:
@@ -76,6 +77,14 @@ def _device_line(name: str) -> str:
     target = device.linearizer_opts
     caches = f"L1 {readable_bytes(target.l1_bytes)}, L2 {readable_bytes(target.l2_bytes)}"
     return f"compiles for {target.name}: {target.vector_bytes}-byte vectors, {caches}"
+
+
+def _speeds_line() -> str:
+    from ferrule.ir.speeds import measured
+    from ferrule.ir.target import detect_cpu
+
+    is_measured = measured(detect_cpu().key) is not None
+    return "measured here" if is_measured else "as shipped; to measure: python -m ferrule calibrate"
 
 
 def _cache_line() -> str:
@@ -98,6 +107,24 @@ def _cache_clear(arguments: argparse.Namespace) -> int:
     return 0
 
 
+def _calibrate(arguments: argparse.Namespace) -> int:
+    del arguments
+    from ferrule.ir.speeds import measured, shipped
+    from ferrule.ir.target import detect_cpu
+    from ferrule.runtime.cpu.calibrate import calibrate
+
+    target = detect_cpu()
+    found = calibrate()
+    before = shipped(target.arch).to_json()
+    print(f"{'constant':<20s}{'shipped':>16s}{'measured':>16s}")
+    for name, value in found.to_json().items():
+        print(f"{name:<20s}{before[name]:>16.4g}{value:>16.4g}")
+    if measured(target.key) != found:
+        return _fail(f"the cache in {config().FERRULE_CACHE_DIR} cannot be written")
+    print(f"kept in {config().FERRULE_CACHE_DIR}, for processes that begin from now on")
+    return 0
+
+
 # Parsing
 
 
@@ -109,6 +136,8 @@ def _parser() -> argparse.ArgumentParser:
     info = commands.add_parser("info", help="show devices, threads and the cache")
     info.add_argument("--device", help="the default device to show")
     info.set_defaults(command=_info)
+    calibrate = commands.add_parser("calibrate", help="measure the speeds of this machine's cores")
+    calibrate.set_defaults(command=_calibrate)
     _add_cache(commands.add_parser("cache", help="show or clear the cache of compiled kernels"))
     return parser
 

@@ -10,6 +10,9 @@ from ferrule import cli
 from ferrule.base import diskcache
 from ferrule.base.config import Context
 from ferrule.demo import digits
+from ferrule.ir.speeds import Speeds, measured
+from ferrule.ir.target import detect_cpu
+from ferrule.runtime.cpu import calibrate
 
 
 def run(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, str]:
@@ -45,6 +48,35 @@ def test_cache_is_shown_and_cleared(tmp_path: Path, capsys: pytest.CaptureFixtur
         assert run(capsys, "cache", "info")[1].startswith(f"{tmp_path}: 1 entries, ")
         assert run(capsys, "cache", "clear")[:2] == (0, f"1 entries removed from {tmp_path}\n")
         assert diskcache.get("table", "key") is None
+
+
+def test_calibrate_measures_and_keeps_speeds(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with Context(FERRULE_CACHE_DIR=str(tmp_path)):
+        assert "as shipped" in run(capsys, "info")[1]
+        status, out, _ = run(capsys, "calibrate")
+        assert status == 0
+        assert "measured here" in run(capsys, "info")[1]
+        found = measured(detect_cpu().key)
+    assert found is not None
+    assert {line.split()[0] for line in out.splitlines()[1:-1]} == set(found.to_json())
+    # Whatever the machine: a cycle is that of an addition, and no core of ours does 16 at once.
+    assert 1e8 < found.hertz < 1e10
+    assert all(0.05 < speed < 16 for speed in (found.arithmetic, found.loads, found.stores))
+    assert found.exp2 > 1 < found.sin
+
+
+def test_speeds_that_cannot_be_kept_are_an_error(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(calibrate, "calibrate", Speeds)
+    file = tmp_path / "file"
+    file.touch()
+    with Context(FERRULE_CACHE_DIR=str(file)):
+        status, _, err = run(capsys, "calibrate")
+    assert status == 2
+    assert err == f"ferrule: the cache in {file} cannot be written\n"
 
 
 def test_a_cache_that_cannot_be_written_is_an_error(

@@ -1,15 +1,20 @@
 """`Target`, and what is read about processors other than this one."""
 
 import json
+import re
 import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from ferrule.base.config import usable_cores
+from ferrule.base import diskcache
+from ferrule.base.config import Context, usable_cores
+from ferrule.ir.speeds import Speeds, keep, measured
 from ferrule.ir.target import Target, detect_cpu
+from ferrule.runtime.cpu.llvm import host_compiler
 
 AVX2 = "fma sse4_1 avx avx2 f16c"
 AVX512 = f"{AVX2} avx512f avx512bw avx512dq avx512vl avx512_bf16"
@@ -103,8 +108,9 @@ def test_the_key_tells_targets_apart() -> None:
         replace(target, features=""),
         replace(target, native_ops=frozenset()),
         replace(target, index_bits=32),
+        target.with_speeds(replace(target.speeds, exp2=13.0)),
     ]
-    assert len({target.key, *(other.key for other in others)}) == 5
+    assert len({target.key, *(other.key for other in others)}) == 6
 
 
 def test_the_key_is_the_same_in_another_process() -> None:
@@ -130,3 +136,40 @@ def test_detection_does_not_import_llvm() -> None:
         [sys.executable, "-c", program], capture_output=True, text=True, check=True
     )
     assert found.stdout.strip() == "False"
+
+
+def test_speeds_decide_how_fast_a_target_is() -> None:
+    target = detect_cpu()
+    faster = target.with_speeds(replace(target.speeds, hertz=2 * target.speeds.hertz))
+    assert faster.flops_per_second == 2 * target.flops_per_second
+    assert Target.from_json(faster.to_json()) == faster
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"exp3": 1.0}, "speeds: these constants are missing or unknown: exp3"),
+        ({"exp2": -1.0}, "speeds: exp2 is -1.0, not a positive number"),
+        ({"exp2": "12"}, "speeds: exp2 is '12', not a positive number"),
+    ],
+)
+def test_wrong_speeds_are_refused(change: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=re.escape(message)):
+        Speeds.from_json(Speeds().to_json() | change)
+
+
+def test_speeds_of_another_version_count_as_not_measured(tmp_path: Path) -> None:
+    with Context(FERRULE_CACHE_DIR=str(tmp_path)):
+        keep("machine", replace(Speeds(), exp2=13.0))
+        assert measured("machine") == replace(Speeds(), exp2=13.0)
+        diskcache.put("speeds", "machine", b'{"exp2": 13.0}')
+        assert measured("machine") is None
+        assert measured("another machine") is None
+
+
+def test_measured_speeds_are_those_of_the_device(tmp_path: Path) -> None:
+    with Context(FERRULE_CACHE_DIR=str(tmp_path)):
+        target = detect_cpu()
+        speeds = replace(target.speeds, exp2=13.0)
+        keep(target.key, speeds)
+        assert host_compiler.__wrapped__().target == target.with_speeds(speeds)

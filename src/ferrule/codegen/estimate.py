@@ -19,7 +19,7 @@ from ferrule.base.records import dataclass
 from ferrule.codegen.analysis.vector_shuffles import few_vectors, near_lanes
 from ferrule.codegen.kernel import LANES_OR_COPIES, MONOIDS, Kernel, Kind, Loop, Nest, Store
 from ferrule.codegen.primitives.editing import descendants
-from ferrule.ir.dtype import dtype_from_name
+from ferrule.ir.dtype import dtype_from_name, dtypes
 from ferrule.ir.expr import (
     BOOL,
     INDEX,
@@ -35,49 +35,14 @@ from ferrule.ir.target import LINE_BYTES, PAGE_BYTES, Target
 
 ERROR: Final = 1.3
 """The ratio of two estimates from which on the order of the times is almost certain."""
-LAUNCH: Final = 300.0
-"""Cycles to start a kernel; those of its work matter from there on."""
-# Instructions that begin in a cycle, by kind; one for the widest vectors counts as one.
-_ARITHMETIC: Final = 2.0
-_LOADS: Final = 2.0
-_STORES: Final = 1.0
-_SHUFFLES: Final = 1.0
-_ALL: Final = 5.0
-"""Of all kinds together."""
 _LOOP: Final = 2.0
 """Instructions of a loop, in each iteration."""
 _MASK: Final = 4.0
 """Instructions that make a mask of a condition on indices."""
-_MASKED: Final = 4
-"""Stores that a vector store with a mask takes as long as."""
-_IN_FLIGHT: Final = 256.0
-"""Instructions that a core looks ahead."""
-# Cycles.
-_START: Final = 1500.0
-"""Until other threads have begun, and to wait for the last one."""
-_LATENCY: Final = 4.0
-"""From the operands of an addition or a multiplication to its result."""
-_LINE: Final = 1.25
-"""To bring a line from the second cache, one of several in a row."""
-_LINE_ALONE: Final = 3.75
-"""To bring a line whose neighbours are not wanted, so that nothing fetches it ahead."""
 _CACHES: Final = 8
 """The size of all caches together, in second caches."""
-_HERTZ: Final = 3.0e9
-_OPERATIONS: Final = {
-    ExprOp.EXP2: 12.0,
-    ExprOp.LOG2: 16.0,
-    ExprOp.SIN: 24.0,
-    ExprOp.COS: 24.0,
-    ExprOp.SQRT: 6.0,
-    ExprOp.RECIP: 5.0,
-    ExprOp.FDIV: 5.0,
-    ExprOp.FMOD: 24.0,
-    ExprOp.TDIV: 20.0,
-    ExprOp.TMOD: 20.0,
-    ExprOp.NEAR_EXP2: 8.0,
-}
-"""Operations that take longer than an addition, in additions."""
+_OVERLAP: Final = 0.5
+"""The part of the time of memory that does not pass while other lines are worked on."""
 
 _FREE: Final = frozenset({ExprOp.CONST, ExprOp.VARIABLE, ExprOp.RANGE})
 _LOADED: Final = frozenset({ExprOp.LOAD, ExprOp.READ})
@@ -103,7 +68,7 @@ def least_cycles(kernel: Kernel, target: Target) -> float:
     A schedule can be below that only by storing values that several nests compute.
     """
     least = sum([_Work(kernel, nest, target).least for nest in kernel.nests])
-    return min(least, least / target.max_threads + _START)
+    return min(least, least / target.max_threads + target.speeds.threads)
 
 
 def _shared(kernel: Kernel, root: Nest, taken: Mapping[str, float], target: Target) -> float:
@@ -112,7 +77,7 @@ def _shared(kernel: Kernel, root: Nest, taken: Mapping[str, float], target: Targ
     if not root.is_shared_out or kernel.children(root.name, 0):
         return inside
     chunks = max(_size(root.loops[0]), 1)
-    return inside * ceil(chunks / target.max_threads) / chunks + _START
+    return inside * ceil(chunks / target.max_threads) / chunks + target.speeds.threads
 
 
 def _is_of_indices(e: Expr) -> bool:
@@ -158,6 +123,7 @@ class _Work:
         self._kernel = kernel
         self._nest = nest
         self._target = target
+        self._speeds = target.speeds
         self._loops = [loop for _, _, loop in kernel.path(nest)]
         self._depths = {loop.range: depth for depth, loop in enumerate(self._loops)}
         self._around = self._loops[: len(self._loops) - len(nest.loops)]
@@ -172,9 +138,9 @@ class _Work:
     @property
     def cycles(self) -> float:
         """The cycles that it takes on one core."""
-        target = self._target
-        near = self._traffic(target.l1_bytes, _LINE, _LINE_ALONE)
-        of_memory = LINE_BYTES / target.bytes_per_second * _HERTZ / 2
+        target, speeds = self._target, self._speeds
+        near = self._traffic(target.l1_bytes, speeds.line, speeds.line_alone)
+        of_memory = LINE_BYTES / speeds.bytes_per_second * speeds.hertz * _OVERLAP
         caches = target.l2_bytes * _CACHES
         # What fits is there from the kernel before.
         fits = self._is_within(caches, 0)
@@ -188,7 +154,7 @@ class _Work:
         fused = self._fused
         work = sum(
             [
-                _OPERATIONS.get(e.op, 1.0) * e.dtype.itemsize / lanes * self._variants(e.ranges)
+                self._additions(e) * e.dtype.itemsize / lanes * self._variants(e.ranges)
                 for e in self._nest.nodes
                 if e.src and e.op not in _LOADED and e.dtype not in (INDEX, BOOL) and e not in fused
             ]
@@ -197,7 +163,11 @@ class _Work:
         sizes = [c.value.dtype.itemsize for c in self._nest.computes if c.monoid is not None]
         work += sum([everywhere * size / lanes for size in sizes])
         lines = sum([self._lines(access, 0).number for access in self._accesses])
-        return max(work / _ARITHMETIC, lines * _LINE)
+        return max(work / self._speeds.arithmetic, lines * self._speeds.line)
+
+    def _additions(self, e: Expr) -> float:
+        """The time of an operation, in additions."""
+        return self._speeds.additions(e.op.name, is_float=dtypes.is_float(e.dtype))
 
     def _variants(self, ranges: Collection[Expr]) -> float:
         return _times([loop for loop in self._loops if loop.range in ranges])
@@ -207,13 +177,13 @@ class _Work:
     @cached_property
     def _instructions(self) -> float:
         """The cycles of its instructions if none has to wait for another one."""
-        counts = self._counts
+        counts, speeds = self._counts, self._speeds
         return max(
-            (counts.arithmetic + counts.shuffles) / _ARITHMETIC,
-            counts.loads / _LOADS,
-            counts.stores / _STORES,
-            counts.shuffles / _SHUFFLES,
-            (sum(counts) + _LOOP * self._iterations) / _ALL,
+            (counts.arithmetic + counts.shuffles) / speeds.arithmetic,
+            counts.loads / speeds.loads,
+            counts.stores / speeds.stores,
+            counts.shuffles / speeds.shuffles,
+            (sum(counts) + _LOOP * self._iterations) / speeds.instructions,
         )
 
     @cached_property
@@ -277,7 +247,7 @@ class _Work:
         if e.op is ExprOp.WHERE and _is_of_indices(e.src[0]):
             part = max(self._conditions(e.src[0]).values(), default=0.0)
             return _Counts(part * self._registers(e.ranges, size))
-        return _Counts(_OPERATIONS.get(e.op, 1.0) * self._registers(e.ranges, size))
+        return _Counts(self._additions(e) * self._registers(e.ranges, size))
 
     def _of_load(self, e: Expr) -> _Counts:
         size = e.dtype.itemsize
@@ -311,7 +281,7 @@ class _Work:
         masked = max(
             [part for e, part in conditions.items() if self._lanes(e.ranges) > 1], default=0
         )
-        stores = registers * (1 + (_MASKED - 1) * masked)
+        stores = registers * (1 + (self._speeds.masked_store - 1) * masked)
         if lanes == 1 or self._is_contiguous(index):
             return _Counts(stores=stores)
         if self._is_transposed(index):
@@ -435,8 +405,9 @@ class _Work:
         first = max(apart, default=-1) + 1
         inside = [o for o in loops[first:] if o.range not in axes and o.kind is not Kind.VECTOR]
         results = max(self._runs(len(self._around) + first), 1.0)
-        overlapping = min(max(_IN_FLIGHT * results / max(sum(self._counts), 1.0), 1.0), results)
-        return _LATENCY * _times(inside) * results / overlapping
+        ahead = self._speeds.in_flight * results / max(sum(self._counts), 1.0)
+        overlapping = min(max(ahead, 1.0), results)
+        return self._speeds.latency * _times(inside) * results / overlapping
 
     # -- memory --------------------------------------------------------------------------------
 

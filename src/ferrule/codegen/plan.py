@@ -9,7 +9,7 @@ from typing import Any
 
 from ferrule.codegen.analysis.loop_bounds import loop_end, loop_start
 from ferrule.codegen.analysis.window import distance
-from ferrule.codegen.estimate import ERROR, LAUNCH, cycles, least_cycles
+from ferrule.codegen.estimate import ERROR, cycles, least_cycles
 from ferrule.codegen.kernel import Kernel, Kind, Loop, Nest
 from ferrule.codegen.opt import PRIMITIVES, Opt
 from ferrule.codegen.primitives.editing import (
@@ -161,7 +161,9 @@ class Plan:
             found.append((taken, self.kernel, self.opts[count:]))
             self._restore(kernel, count)
             is_first = len(found) == 1
-            if is_first and taken <= max(ERROR * least_cycles(kernel, self.target), LAUNCH):
+            if is_first and taken <= max(
+                ERROR * least_cycles(kernel, self.target), self.target.speeds.launch
+            ):
                 break
         if not found:
             return False

@@ -23,21 +23,17 @@ from ferrule.ir.lazyop import (
     FunctionOps,
     LoadOps,
     MovementOps,
-    Op,
     ReduceOps,
     UnaryOps,
     running_axis,
 )
-from ferrule.ir.op_table import ELEMENTWISE, PLAIN_MOVEMENTS, WHOLE_MOVEMENTS
+from ferrule.ir.op_table import PLAIN_MOVEMENTS, WHOLE_MOVEMENTS
 from ferrule.ir.shape.layout import storage_size
 from ferrule.ir.simplify import join_mask
+from ferrule.ir.speeds import Speeds
 from ferrule.ir.steps import Step, Steps
 from ferrule.ir.target import Target
 
-_FLOAT_COST: Final[dict[Op, float]] = {op: row.cost for op, row in ELEMENTWISE.items()}
-_INTEGER_COST: Final[dict[Op, float]] = {
-    op: row.integer_cost for op, row in ELEMENTWISE.items() if row.integer_cost is not None
-}
 # Reads of each loaded element from which on a reduce counts as a contraction, which is tiled for
 # registers. Not measured.
 _MIN_READS_PER_ELEMENT: Final = 4
@@ -98,11 +94,9 @@ class Cost:
         return float(self.size) if self.is_reduce else self.local
 
 
-def operations(node: LazyBuffer | Step) -> float:
+def operations(node: LazyBuffer | Step, speeds: Speeds) -> float:
     """The cost of one evaluation of an element-wise operation, in additions."""
-    if node.op in _INTEGER_COST and not dtypes.is_float(node.dtype):
-        return _INTEGER_COST[node.op]
-    return _FLOAT_COST.get(node.op, 1.0)
+    return speeds.additions(node.op.name, is_float=dtypes.is_float(node.dtype))
 
 
 @final
@@ -119,15 +113,15 @@ class _Function:
 
 
 @cache
-def _function(function: Steps) -> _Function:
+def _function(function: Steps, speeds: Speeds) -> _Function:
     local = [0.0]
     times = [1]
     for step in function.steps:
         unique = set(step.sources)
-        own = 0.0 if step.op is LoadOps.CONST else operations(step)
+        own = 0.0 if step.op is LoadOps.CONST else operations(step, speeds)
         local.append(sum([local[source] for source in unique]) + own)
         times.append(sum([times[source] for source in unique]))
-    each = sum([operations(step) for step in function.operations])
+    each = sum([operations(step, speeds) for step in function.operations])
     return _Function(each, local[-1], times[-1])
 
 
@@ -172,6 +166,7 @@ class Costs:
 
     def __init__(self, graph: Graph, roots: set[LazyBuffer], target: Target) -> None:
         self.roots = roots
+        self._speeds = target.speeds
         self._repeats_long_sums = repeats_long_sums(target)
         self._continues_totals = continues_totals(target)
         self.users = dict.fromkeys(graph.order, 0)
@@ -274,7 +269,7 @@ class Costs:
 
     def _function(self, node: LazyBuffer, source: Cost) -> Cost:
         size = storage_size(node.shape)
-        steps = _function(node.arg)
+        steps = _function(node.arg, self._speeds)
         only = node.arg.is_chain and self.users[node.srcs[0]] == 1
         return Cost(
             size,
@@ -290,7 +285,7 @@ class Costs:
 
     def _elementwise(self, node: LazyBuffer, sources: list[Cost]) -> Cost:
         size = storage_size(node.shape)
-        own = size * operations(node)
+        own = size * operations(node, self._speeds)
         unique = {id(cost): cost for cost in sources}.values()
         reduces = owned = NONE
         for source, cost in zip(value_sources(node), sources, strict=True):
@@ -299,7 +294,7 @@ class Costs:
                 owned = owned | self._owned(source, cost)
         return Cost(
             size,
-            operations(node),
+            operations(node, self._speeds),
             min(sum([cost.passed for cost in unique]) + own, _MAX_LOCAL_OPERATIONS * size),
             max([cost.distinct for cost in sources]),
             any([cost.repeats for cost in sources]),

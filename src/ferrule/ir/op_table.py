@@ -2,7 +2,7 @@
 
 What each op means is in `docs/design/interfaces.md`. A row has the facts: how many operands, which
 dtypes, the shape of the result, the index and view rules of movements (`ir/shape/movement.py`), the
-form of the argument, costs. What one interpretation of programs does for an op is a rule that lives
+form of the argument. What one interpretation of programs does for an op is a rule that lives
 there, keyed by the op: `docs/adding-an-op.md` names all of them. `ferrule.ir.lazyop` re-exports the
 kinds of ops, the errors and `infer`.
 """
@@ -467,10 +467,6 @@ class Elementwise(Facts):
     """True if the derivative is zero wherever it exists, so that no gradient flows back."""
     flops: int = 1
     """The number of operations that the statistics of a kernel count for each element."""
-    cost: float = 1.0
-    """The time for floats, in additions: an estimate."""
-    integer_cost: float | None = None
-    """The time for integers, in additions, if it differs."""
 
 
 @final
@@ -504,21 +500,21 @@ class Movement(Facts):
 
 
 ELEMENTWISE: Final[dict[Op, Elementwise]] = {
-    UnaryOps.EXP2: Elementwise(1, takes=Takes.FLOATS, cost=10),
-    UnaryOps.LOG2: Elementwise(1, takes=Takes.FLOATS, cost=12),
+    UnaryOps.EXP2: Elementwise(1, takes=Takes.FLOATS),
+    UnaryOps.LOG2: Elementwise(1, takes=Takes.FLOATS),
     UnaryOps.CAST: Elementwise(1, _infer_cast, jumps=True, flops=0),
-    UnaryOps.SIN: Elementwise(1, takes=Takes.FLOATS, cost=20),
-    UnaryOps.COS: Elementwise(1, takes=Takes.FLOATS, cost=20),
-    UnaryOps.SQRT: Elementwise(1, takes=Takes.FLOATS, cost=5),
-    UnaryOps.RECIP: Elementwise(1, takes=Takes.FLOATS, cost=4),
+    UnaryOps.SIN: Elementwise(1, takes=Takes.FLOATS),
+    UnaryOps.COS: Elementwise(1, takes=Takes.FLOATS),
+    UnaryOps.SQRT: Elementwise(1, takes=Takes.FLOATS),
+    UnaryOps.RECIP: Elementwise(1, takes=Takes.FLOATS),
     UnaryOps.NEG: Elementwise(1),
     UnaryOps.TRUNC: Elementwise(1, takes=Takes.FLOATS, jumps=True, flat=True),
     BinaryOps.ADD: Elementwise(2, commutes=True),
     BinaryOps.SUB: Elementwise(2, takes=Takes.NUMBERS),
     BinaryOps.MUL: Elementwise(2, commutes=True),
-    BinaryOps.DIV: Elementwise(2, takes=Takes.NUMBERS, cost=4, integer_cost=20),
+    BinaryOps.DIV: Elementwise(2, takes=Takes.NUMBERS),
     BinaryOps.MAX: Elementwise(2, commutes=True),
-    BinaryOps.MOD: Elementwise(2, takes=Takes.NUMBERS, jumps=True, cost=8, integer_cost=20),
+    BinaryOps.MOD: Elementwise(2, takes=Takes.NUMBERS, jumps=True),
     BinaryOps.CMPLT: Elementwise(2, compares=True, jumps=True, flat=True),
     BinaryOps.CMPNE: Elementwise(2, compares=True, jumps=True, flat=True),
     BinaryOps.XOR: Elementwise(2, takes=Takes.BITS, commutes=True),

@@ -1,9 +1,8 @@
 """`Target`: the facts about a device that code generation uses, and the host's own target.
 
 Every size that a schedule depends on comes from here, and nothing here is timed, so that one
-machine always gives one `Target`, one set of kernels and one set of bits. The two speeds are
-therefore estimates from the instruction set. Only their ratio matters: it weighs an extra
-evaluation against a byte of memory traffic.
+machine always gives one `Target`, one set of kernels and one set of bits. Its speeds are those that
+are shipped for the architecture, until `python -m ferrule calibrate` has measured them.
 
 Other systems than Linux. Nothing but `detect_cpu` knows the system. It reads `/proc/cpuinfo` and
 `/sys/devices/system/cpu/cpu0/cache`. Where they are missing (macOS, Windows), the instruction set
@@ -20,13 +19,14 @@ import json
 import platform
 import sys
 from collections.abc import Mapping
-from dataclasses import asdict, replace
+from dataclasses import asdict, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Final, final
 
 from ferrule.base.config import config, usable_cores
 from ferrule.base.records import dataclass
+from ferrule.ir.speeds import Speeds, shipped
 
 PAGE_BYTES: Final = 4096
 LINE_BYTES: Final = 64
@@ -62,6 +62,8 @@ class Target:
     max_buffers: int | None = None
     """The greatest number of buffers of one kernel; None: any number."""
     index_bits: int = 64
+    speeds: Speeds = field(default_factory=Speeds)
+    """What a core does in a cycle; of a GPU only the ratios of operations are used."""
     block_threads: int = 1
     """The greatest number of threads of a block, which share memory; 1 on a processor."""
     warp: int = 1
@@ -95,12 +97,25 @@ class Target:
 
     def to_json(self) -> dict[str, Any]:
         """The fields, as values that JSON can hold."""
-        return asdict(self) | {"native_ops": sorted(self.native_ops)}
+        lists = {"native_ops": sorted(self.native_ops), "speeds": self.speeds.to_json()}
+        return asdict(self) | lists
 
     @staticmethod
     def from_json(fields: Mapping[str, Any]) -> Target:
         """The target that `to_json` described."""
-        return Target(**{**fields, "native_ops": frozenset(fields["native_ops"])})
+        speeds = Speeds.from_json(fields["speeds"])
+        native_ops = frozenset(fields["native_ops"])
+        return Target(**{**fields, "native_ops": native_ops, "speeds": speeds})
+
+    def with_speeds(self, speeds: Speeds) -> Target:
+        """A processor's target with other speeds."""
+        operations = speeds.arithmetic * self.lanes(4) * (2 if self.has_fma else 1)
+        return replace(
+            self,
+            speeds=speeds,
+            flops_per_second=speeds.hertz * operations,
+            bytes_per_second=speeds.bytes_per_second,
+        )
 
     def lanes(self, itemsize: int) -> int:
         """The number of values of `itemsize` bytes in one vector register."""
@@ -189,11 +204,6 @@ _CACHES = Path("/sys/devices/system/cpu/cpu0/cache")
 _FALLBACK_L1_BYTES = 32 << 10
 _FALLBACK_L2_BYTES = 512 << 10
 
-# Estimates, not measured: only the ratio of the two speeds matters, see above.
-_NOMINAL_HERTZ = 3.0e9
-_FMA_UNITS = 2  # multiply-add units of one core
-_CORE_BYTES_PER_SECOND = 25.0e9
-
 
 def _features(arch: str, cpuinfo: str) -> frozenset[str]:
     """LLVM's names of the features of the first processor in `cpuinfo`."""
@@ -262,13 +272,12 @@ def detect_cpu(
         features = _without_tiles(features)
     level = _level(arch, features)
     has_fma = arch == "aarch64" or "fma" in features
-    operations_a_cycle = _FMA_UNITS * (level.vector_bytes // 4) * (2 if has_fma else 1)
     native_ops = {"SQRT"}
     if has_fma:
         native_ops.add("MULACC")
     if arch == "aarch64" or "sse4.1" in features:
         native_ops |= {"TRUNC", "ROUND"}
-    return Target(
+    target = Target(
         name=level.name,
         arch=arch,
         features=",".join(f"+{feature}" for feature in sorted(features)),
@@ -278,7 +287,8 @@ def detect_cpu(
         l1_bytes=_cache_bytes(caches, 1, _FALLBACK_L1_BYTES),
         l2_bytes=_cache_bytes(caches, 2, _FALLBACK_L2_BYTES),
         has_fma=has_fma,
-        flops_per_second=_NOMINAL_HERTZ * operations_a_cycle,
-        bytes_per_second=_CORE_BYTES_PER_SECOND,
+        flops_per_second=0.0,
+        bytes_per_second=0.0,
         native_ops=frozenset(native_ops),
     )
+    return target.with_speeds(shipped(arch))

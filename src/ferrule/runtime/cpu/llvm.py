@@ -24,6 +24,7 @@ from typing import Any, final
 
 from ferrule.base.diskcache import digest
 from ferrule.device import CompileError, Compiler
+from ferrule.ir.speeds import measured
 from ferrule.ir.target import Target, detect_cpu
 from ferrule.runtime.cpu.elf import LoadedObject, ObjectError, load, supports
 
@@ -179,7 +180,9 @@ class CPUCompiler(Compiler):
 @cache
 def host_compiler() -> CPUCompiler:
     """The compiler for the processor that this process runs on."""
-    return CPUCompiler(detect_cpu())
+    target = detect_cpu()
+    found = measured(target.key)
+    return CPUCompiler(target if found is None else target.with_speeds(found))
 
 
 def _hex_dump(data: bytes) -> str:
