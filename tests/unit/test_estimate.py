@@ -123,3 +123,17 @@ def test_without_a_proposal_that_suits_nothing_changes() -> None:
     assert not plan.best(partial(unrolled, axis=1, factor=1))
     assert plan.kernel is before
     assert plan.opts == []
+
+
+@pytest.mark.parametrize(
+    ("sizes", "axis"),
+    [((512, 2048, 49), "i0.0"), ((49, 2048, 512), "i0.2"), ((256, 256, 17), "i0.0")],
+)
+def test_lanes_of_a_tile_are_along_the_axis_that_fills_them(
+    sizes: tuple[int, int, int], axis: str
+) -> None:
+    """49 columns leave a quarter of the lanes of two vectors empty; 512 rows fill them."""
+    plan = schedule(lower(store(product(*sizes)), "kernel"), TARGET)
+    loops = [loop for nest in plan.kernel.nests for loop in nest.loops]
+    lanes = {loop.lineage[0].name for loop in loops if loop.kind is Kind.VECTOR}
+    assert axis in lanes

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Container, Iterable, Sequence
 from math import prod
 from operator import itemgetter
-from typing import Any
+from typing import Any, Final
 
 from ferrule.codegen.analysis.loop_bounds import loop_end, loop_start
 from ferrule.codegen.analysis.window import distance
@@ -40,6 +40,9 @@ MAX_SCRATCH_BYTES = 3 << 20
 """Bytes of scratch memory of a thread, which is on its stack. A stack has 8 MiB as a rule."""
 COSTLY_WORK = 12
 """Operations that a transcendental function counts as; a float32 exponential takes 18."""
+_REACHED: Final = 1.15
+"""The estimates of the best schedules, in those of `least_cycles`. Contractions in tiles reach 1.1
+to 1.3 (2026-11-28)."""
 
 
 class Plan:
@@ -152,6 +155,15 @@ class Plan:
         Those that do not suit are left out, as by `attempt`. False, with nothing changed, if none
         suits.
         """
+        return self._choose(proposals, ERROR)
+
+    def least(self, *proposals: Callable[[Plan], bool]) -> bool:
+        """Apply the proposal of the least estimate: for proposals of one form, in whose estimates
+        an error is much the same.
+        """
+        return self._choose(proposals, 1.0)
+
+    def _choose(self, proposals: Iterable[Callable[[Plan], bool]], error: float) -> bool:
         kernel, count = self.kernel, len(self.opts)
         found: list[tuple[float, Kernel, list[Opt]]] = []
         for proposal in proposals:
@@ -161,14 +173,13 @@ class Plan:
             found.append((taken, self.kernel, self.opts[count:]))
             self._restore(kernel, count)
             is_first = len(found) == 1
-            if is_first and taken <= max(
-                ERROR * least_cycles(kernel, self.target), self.target.speeds.launch
-            ):
+            least_better = error * _REACHED * least_cycles(kernel, self.target)
+            if is_first and taken <= max(least_better, self.target.speeds.launch):
                 break
         if not found:
             return False
         least = min(found, key=itemgetter(0))
-        surely = least[0] * ERROR < found[0][0]
+        surely = least[0] * error < found[0][0]
         _, self.kernel, opts = least if surely else found[0]
         self.opts += opts
         return True

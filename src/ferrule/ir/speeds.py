@@ -59,7 +59,7 @@ class Speeds:
     """Moves of elements between lanes that begin in a cycle."""
     instructions: float = 5.0
     """Instructions of all kinds together that begin in a cycle."""
-    masked_store: float = 4.0
+    masked_store: float = 1.0
     """The time of a vector store with a mask, in vector stores."""
     in_flight: float = 256.0
     """Instructions that a core looks ahead."""
@@ -115,7 +115,7 @@ class Speeds:
 FAMILIES: Final[Mapping[str, Speeds]] = {
     "x86-64": Speeds(),
     # The least of Arm's guides for Neoverse N1, N2 and V1; not measured.
-    "aarch64": Speeds(line=2.0, line_alone=5.0, masked_store=8.0, in_flight=128.0),
+    "aarch64": Speeds(line=2.0, line_alone=5.0, in_flight=128.0),
 }
 """The speeds that are shipped, by architecture."""
 

@@ -7,10 +7,11 @@ that fit the caches.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from math import ceil, gcd, prod
 
 from ferrule.base.records import dataclass
-from ferrule.codegen.kernel import Compute, Kind, Nest
+from ferrule.codegen.kernel import Kind, Nest
 from ferrule.codegen.plan import Plan, bytes_loaded, load_step, loads, outer_loads, step_of
 from ferrule.codegen.schedules.cpu.amx import schedule_amx
 from ferrule.codegen.schedules.cpu.blocks import schedule_blocks
@@ -21,13 +22,12 @@ from ferrule.codegen.schedules.packed import is_far, pack
 from ferrule.codegen.schedules.tensorize import intrinsic_for, tensorize_contraction
 from ferrule.codegen.schedules.tile import (
     FAR_ROWS_VECTOR_CYCLES,
-    SCATTER_CYCLES,
     VECTOR_CYCLES,
     Tile,
     best_tile,
     tile_cost,
 )
-from ferrule.ir.expr import TRUE, Expr
+from ferrule.ir.expr import Expr
 from ferrule.ir.target import LINE_BYTES, PAGE_BYTES
 
 # Tuning constants. They were set with the changes of 2026-11-21 and 22, on the processors of
@@ -40,12 +40,6 @@ MAX_PAGES = 64
 """Pages that are read in turns without misses in the address cache (TLB)."""
 MAX_BLOCK_ROWS = 512
 """Rows of accumulators that stay in memory between two blocks of k."""
-CONFLICT_CYCLES = 12.0
-"""Cycles to store an element if the tile's columns need more lines of one cache set than it has."""
-STRIDED_CYCLES = 0.5
-"""Cycles to copy an element that is not next to its neighbours of the copy."""
-STRIDED_LANES_FACTOR = 1.05
-"""The time of a tile whose lanes are far apart in memory, relative to one with near lanes."""
 COPY_CYCLES = 1.0
 """Cycles to copy an element of a panel, which comes from the third cache."""
 IMBALANCE = 0.5
@@ -56,8 +50,6 @@ EQUAL_TIME_RATIO = 1.005
 """Times as long as the best choice that still counts as equal."""
 MIN_TILES = 8
 """Tiles in a block of rows, if there are several blocks."""
-MASK_CYCLES = 3.0
-"""Cycles to load one element under a condition, inside of a tile."""
 
 
 def is_contraction(root: Nest, nest: Nest) -> bool:
@@ -77,30 +69,27 @@ def schedule_contraction(plan: Plan, name: str, n: str) -> bool:
     forms = schedule_amx, schedule_taps, schedule_dots, schedule_blocks
     if any(plan.attempt(form, name, n) for form in forms):
         return True
-    root, nest = plan.nest(name), plan.nest(n)
-    found = loads(nest.computes[0].value)
+    root, found = plan.nest(name), loads(plan.nest(n).computes[0].value)
     if any(schedule_panels(plan, name, n, loop.range) for loop in root.loops):
         return True
+    axes = [o.range for o in root.loops if any(o.range not in e.ranges for e in found)]
+    return plan.least(*[partial(_tiles_along, name=name, n=n, v=v) for v in reversed(axes)])
+
+
+def _tiles_along(plan: Plan, name: str, n: str, v: Expr) -> bool:
+    """Tile a reduce with lanes along `v`."""
+    root, nest = plan.nest(name), plan.nest(n)
+    m = _row_axis(root, loads(nest.computes[0].value), v)
+    rows, columns = m.size.max if m is not None else 1, v.size.max
     intrinsic = intrinsic_for(plan, n)
     itemsize = (intrinsic.result if intrinsic else nest.computes[0].value.dtype).itemsize
-    best: tuple[float, Expr, Expr | None, Tile] | None = None
-    for loop in root.loops:
-        v = loop.range
-        if v.size.max < 2 or all(v in e.ranges for e in found):
-            continue
-        m = _row_axis(root, found, v)
-        rows = m.size.max if m is not None else 1
-        tile = best_tile(
-            plan.target, itemsize, rows, v.size.max, _vector_cycles(plan, nest, rows, v.size.max)
-        )
-        cost = _contraction_cost(plan, root, nest, v, m, tile)
-        if tile.lanes > 1 and (best is None or cost < best[0]):
-            best = cost, v, m, tile
-    if best is None or best[0] == float("inf"):
+    cycles = _vector_cycles(plan, nest, rows, columns)
+    tile = best_tile(plan.target, itemsize, rows, columns, cycles)
+    if columns < 2 or tile.lanes == 1:
         return False
-    if intrinsic is not None and best[3].lanes in intrinsic.lanes:
-        tensorize_contraction(plan, n, intrinsic, best[1])
-    _Contraction(plan, name, n, *best[1:]).apply()
+    if intrinsic is not None and tile.lanes in intrinsic.lanes:
+        tensorize_contraction(plan, n, intrinsic, v)
+    _Contraction(plan, name, n, v, m, tile).apply()
     return True
 
 
@@ -116,39 +105,6 @@ def _vector_cycles(plan: Plan, nest: Nest, rows: int, columns: int) -> float:
 
 def _terms(nest: Nest) -> int:
     return max(prod(loop.range.size.max for loop in nest.loops), 1)
-
-
-def _contraction_cost(
-    plan: Plan, root: Nest, nest: Nest, v: Expr, m: Expr | None, tile: Tile
-) -> float:
-    """Cycles for a multiply-add, with lanes along `v`: the tile, the stores, the copies."""
-    rows = m.size.max if m is not None else 1
-    k = _terms(nest)
-    cost = tile_cost(tile, rows, v.size.max, _vector_cycles(plan, nest, rows, v.size.max))
-    cost /= rows * v.size.max
-    found = loads(nest.computes[0].value)
-    if any(v in e.ranges and step_of(e.src[0], v) != 1 for e in found):
-        cost *= STRIDED_LANES_FACTOR
-    cost += sum(_store_cycles(plan, c, v, tile) for c in root.computes if c.store is not None) / k
-    for e in found:
-        if v not in e.ranges:
-            cost += 0.0 if e.src[1] is TRUE else MASK_CYCLES / tile.columns
-        elif step_of(e.src[0], v) != 1:
-            if rows < 4:
-                return float("inf")
-            cost += STRIDED_CYCLES / rows
-    return cost
-
-
-def _store_cycles(plan: Plan, c: Compute, v: Expr, tile: Tile) -> float:
-    """Cycles to store one element of a tile, with lanes along `v`."""
-    assert c.store is not None
-    step = step_of(c.store.index, v)
-    if step == 1:
-        return 0.1
-    # The number of the tile's columns that fall into one set of the first cache.
-    together = tile.columns * gcd(step * c.value.dtype.itemsize, PAGE_BYTES) // PAGE_BYTES
-    return SCATTER_CYCLES if together <= plan.l1_ways else CONFLICT_CYCLES
 
 
 def _row_axis(root: Nest, found: Sequence[Expr], v: Expr) -> Expr | None:
