@@ -69,7 +69,7 @@ def numbers(*shape: int) -> np.ndarray:
 
 @pytest.mark.parametrize("target", [HOST, SMALL], ids=["host", "small"])
 @pytest.mark.parametrize(
-    ("rows", "terms", "columns"), [(64, 96, 128), (61, 77, 130), (129, 130, 67), (40, 300, 96)]
+    ("rows", "terms", "columns"), [(64, 96, 128), (61, 77, 190), (129, 130, 67), (40, 300, 96)]
 )
 def test_products_with_a_transposed_operand(
     rows: int, terms: int, columns: int, target: Target
@@ -115,6 +115,22 @@ def test_filters(images: int, channels: int, filters: int, size: int) -> None:
     assert [copy.source for copy in found.copies] == [2]
     assert found.kernel.slots == (*kernel.slots, dtypes.float32)
     check(kernel, found, [numbers(*value.shape), *(numbers(*shape) for shape in shapes)], HOST)
+
+
+@pytest.mark.parametrize("target", [HOST, SMALL, replace(HOST, max_threads=1)])
+@pytest.mark.parametrize(("images", "size"), [(1, 7), (1, 14), (9, 14)])
+def test_the_order_of_loops_for_constant_filters_changes_no_bit(
+    images: int, size: int, target: Target
+) -> None:
+    """Images are outermost where filters are packed beforehand, panels of filters else."""
+    shapes = [(images, 16, size, size), (160, 16, 3, 3)]
+    value = convolution(load(1, *shapes[0]), load(2, *shapes[1]))
+    kernel = lower(store(value), "k")
+    own = schedule(kernel, target).kernel
+    constant = schedule(kernel, target, RIGHT).kernel
+    found = prepack(constant, RIGHT, (*sizes_of(value, shapes[0]), 1 << 30), target)
+    assert [copy.source for copy in found.copies] == [2]
+    check(own, found, [numbers(*value.shape), *(numbers(*shape) for shape in shapes)], target)
 
 
 def test_a_batch_of_matrices_is_packed_whole() -> None:

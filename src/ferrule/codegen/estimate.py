@@ -85,6 +85,11 @@ def _is_of_indices(e: Expr) -> bool:
     return e.dtype is BOOL and all([s.dtype is INDEX or _is_of_indices(s) for s in e.src])
 
 
+def _unmasked(e: Expr) -> Expr:
+    """The value of a term that is left out in some iterations of its loops."""
+    return e.src[1] if e.op is ExprOp.WHERE and _is_of_indices(e.src[0]) else e
+
+
 def _size(loop: Loop) -> int:
     return loop.range.size.max
 
@@ -226,7 +231,7 @@ class _Work:
     @cached_property
     def _fused(self) -> frozenset[Expr]:
         """The products that are one instruction with the addition of their reduce."""
-        sums = [c.value for c in self._nest.computes if c.monoid == MONOIDS["sum"]]
+        sums = [_unmasked(c.value) for c in self._nest.computes if c.monoid == MONOIDS["sum"]]
         fused = {ExprOp.DOT, ExprOp.MUL} if self._target.has_fma else {ExprOp.DOT}
         return frozenset([e for e in sums if e.op in fused])
 

@@ -8,6 +8,7 @@ blocks have schedules of their own (`codegen/schedules/gpu/schedule.py`).
 
 from __future__ import annotations
 
+from collections.abc import Set
 from functools import partial
 
 from ferrule.codegen.kernel import Kernel, stores_to_one_place
@@ -32,9 +33,13 @@ def choose(kernel: Kernel, target: Target) -> tuple[Opt, ...]:
     return tuple(schedule(kernel, target).opts)
 
 
-def schedule(kernel: Kernel, target: Target) -> Plan:
-    """The opts for a kernel, as `choose` gives them, and the kernel that they make."""
-    plan = Plan(kernel, target)
+def schedule(kernel: Kernel, target: Target, constants: Set[int] = frozenset()) -> Plan:
+    """The opts for a kernel, as `choose` gives them, and the kernel that they make.
+
+    `constants` are slots whose copies are made beforehand. Only the order of loops over results may
+    depend on them: each result has the same bits as without.
+    """
+    plan = Plan(kernel, target, constants)
     plan.collapse()
     if target.block_threads > 1:
         schedule_grid(plan)

@@ -8,7 +8,7 @@ combined over.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Sequence, Set
 from dataclasses import replace
 from typing import final
 
@@ -53,13 +53,14 @@ class Linearizer:
         target: Target,
         opts: Sequence[Opt] | None = None,
         name: str | None = None,
+        constants: Set[int] = frozenset(),
     ) -> None:
         self.ast = ast
         self.target = target
         self.name = name or kernel_name(ast)
         self.kernel = lower(ast, self.name)
         if opts is None:
-            plan = schedule(self.kernel, target)
+            plan = schedule(self.kernel, target, constants)
             self.opts = tuple(plan.opts)
             self.scheduled = plan.kernel
             verify(self.scheduled)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Iterable, Sequence
+from collections.abc import Callable, Container, Iterable, Sequence, Set
 from math import prod
 from operator import itemgetter
 from typing import Any, Final
@@ -52,9 +52,11 @@ class Plan:
     primitive that makes a loop composes its name; the methods here return the loops that they make.
     """
 
-    def __init__(self, kernel: Kernel, target: Target) -> None:
+    def __init__(self, kernel: Kernel, target: Target, constants: Set[int] = frozenset()) -> None:
         self.kernel = kernel
         self.target = target
+        self.constants = constants
+        """The slots whose copies are made beforehand, by kernels of their own."""
         self.opts: list[Opt] = []
 
     def do(self, primitive: str, *args: Any) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import warnings
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager
 from contextvars import copy_context
 from functools import cache, partial
@@ -341,9 +341,9 @@ class Compiled:
     def synchronize(self) -> None:
         """Wait for all work queued on the device; a device without a queue need not define it."""
 
-    def get_linearizer(self, ast: LazyOp) -> Linearizer:
+    def get_linearizer(self, ast: LazyOp, constants: Set[int] = frozenset()) -> Linearizer:
         """A handle on the kernel of `ast`, its schedule chosen for this device: one that a search
-        found, or else the heuristic's.
+        found, or else the heuristic's. Copies of the buffers `constants` will be made beforehand.
         """
         # Imported here: a process that finds its kernels in the disk cache needs no code
         # generation.
@@ -358,7 +358,7 @@ class Compiled:
                 return Linearizer(ast, self.linearizer_opts, winner.opts)
             except Exception as error:
                 self._distrust(ast, error)
-        return Linearizer(ast, self.linearizer_opts)
+        return Linearizer(ast, self.linearizer_opts, constants=constants)
 
     def _distrust(self, ast: LazyOp, error: Exception) -> None:
         """Forget a winner that cannot be applied."""

@@ -96,7 +96,7 @@ def _sources(device: Compiled, request: Request) -> tuple[list[Any], list[_Sourc
     from ferrule.codegen.prepack import prepack
 
     assert request.runner.ast is not None
-    k = device.get_linearizer(request.runner.ast)
+    k = device.get_linearizer(request.runner.ast, request.constant)
     found = prepack(k.scheduled, request.constant, request.sizes, device.linearizer_opts)
     if not found.copies:
         return [], []

@@ -226,7 +226,9 @@ class _Windows(Copies):
         panels[-1], panel = self.plan.split(self.name, panels[-1], together or 1, "mask")
         first = [*images[:batch], *self._split_images(images, batch, groups), *panels]
         outer = [*first, *images[batch:], panel]
-        return outer, len(outer) - 1, len(first), len(first)
+        # A panel that is copied for all runs lies in one piece.
+        lanes_at = len(outer if self.operands.lanes.arg in self.plan.constants else first)
+        return outer, len(outer) - 1, lanes_at, len(first)
 
     def _reads_in_place(self, m: Expr) -> bool:
         """True if tiles read the rows' operand in place, line by line.
@@ -347,6 +349,11 @@ class _Windows(Copies):
         lane_bytes = self.copied_bytes(operands.lanes, (*operands.lane_ranges, *operands.terms))
         row_bytes = self.copied_bytes(operands.rows, (*operands.row_ranges, *operands.terms))
         enough = 2 * target.max_threads
+        if operands.lanes.arg in self.plan.constants:
+            # Panels are copied once for all runs, so that a thread's may be any number.
+            if blocks * shared >= enough:
+                return None, 1
+            return -(-total // target.max_threads), 1
         most = max(1, target.l2_bytes // 2 * total * phases // lane_bytes)
         while most > 1 and -(-total // most) * phases < enough:
             most -= 1
