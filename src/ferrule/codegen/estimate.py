@@ -39,6 +39,8 @@ _LOOP: Final = 2.0
 """Instructions of a loop, in each iteration."""
 _MASK: Final = 4.0
 """Instructions that make a mask of a condition on indices."""
+_STORED: Final = 2
+"""Moves of a line that is stored to: it is read first, and written back."""
 _CACHES: Final = 8
 """The size of all caches together, in second caches."""
 _OVERLAP: Final = 0.5
@@ -118,6 +120,8 @@ class _Access:
 
     index: Expr
     itemsize: int
+    moves: int
+    """How often a line is moved between two caches: a stored one twice."""
 
 
 @final
@@ -420,20 +424,20 @@ class _Work:
     def _accesses(self) -> list[_Access]:
         """The loads and stores; of those that are always in one line, one."""
         found: dict[tuple[int, frozenset[tuple[Expr, int]], int], _Access] = {}
-        for slot, index, size in self._touched():
-            terms, first = index.linear()
-            place = slot, frozenset(terms.items()), first * size // LINE_BYTES
-            found.setdefault(place, _Access(index, size))
+        for slot, access in self._touched():
+            terms, first = access.index.linear()
+            place = slot, frozenset(terms.items()), first * access.itemsize // LINE_BYTES
+            found.setdefault(place, access)
         return list(found.values())
 
-    def _touched(self) -> Iterator[tuple[int, Expr, int]]:
+    def _touched(self) -> Iterator[tuple[int, _Access]]:
+        for c in self._nest.computes:
+            if c.store is not None:
+                yield c.store.slot, _Access(c.store.index, c.value.dtype.itemsize, _STORED)
         for e in self._nest.nodes:
             if e.op is ExprOp.LOAD:
                 for part in _unpacked(e):
-                    yield part.arg, part.src[0], part.dtype.itemsize
-        for c in self._nest.computes:
-            if c.store is not None:
-                yield c.store.slot, c.store.index, c.value.dtype.itemsize
+                    yield part.arg, _Access(part.src[0], part.dtype.itemsize, 1)
 
     @cached_property
     def _in_order(self) -> list[Loop]:
@@ -454,7 +458,7 @@ class _Work:
             while around and order[around - 1].range not in access.index.ranges:
                 around -= 1
             each = alone if part.are_alone else line
-            total += each * part.number * _times(order[:around])
+            total += access.moves * each * part.number * _times(order[:around])
         return total
 
     def _is_within(self, capacity: int, depth: int) -> bool:

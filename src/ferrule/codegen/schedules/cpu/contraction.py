@@ -257,13 +257,17 @@ class _Contraction:
             or not self.m.size.is_const
         ):
             return []
+        of_rows = [e for e in loads(nest.computes[0].value) if self.m in e.ranges]
         far = [
             e
-            for e in loads(nest.computes[0].value)
-            if self.m in e.ranges and self.v not in e.ranges and step_of(e.src[0], self.m) == 1
-            if is_far(e, k)
+            for e in of_rows
+            if self.v not in e.ranges and step_of(e.src[0], self.m) == 1 and is_far(e, k)
         ]
-        if len(far) != 1 or k.size.arg < 64 or self.m.size.arg < 8 * self.tile.rows:
+        if (
+            not (len(far) == len(of_rows) == 1)
+            or k.size.arg < 64
+            or self.m.size.arg < 8 * self.tile.rows
+        ):
             return []
         rows = self.tile.rows
         limit = min(plan.target.l2_bytes * 9 // 5, MAX_COPIED_BYTES)
