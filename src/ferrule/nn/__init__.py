@@ -57,6 +57,7 @@ if TYPE_CHECKING:
         ConvTranspose3d,
     )
     from ferrule.nn.embedding import Embedding, EmbeddingBag
+    from ferrule.nn.folding import fold_batchnorm
     from ferrule.nn.linear import Bilinear, Linear
     from ferrule.nn.losses import (
         BCELoss,
@@ -296,6 +297,7 @@ __all__ = [
     "ZeroPad1d",
     "ZeroPad2d",
     "ZeroPad3d",
+    "fold_batchnorm",
     "init",
     "optim",
     "set_training",
@@ -319,6 +321,7 @@ _LAYERS = (
     "recurrent",
     "transformer",
     "shown",
+    "folding",
 )
 
 # What newcomers look for, and what does it here.
