@@ -8,7 +8,7 @@ attributes.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from copy import copy, deepcopy
 from typing import Any, TypeVar
 
@@ -19,10 +19,9 @@ from ferrule.nn.convolution import Conv1d, Conv2d, Conv3d
 from ferrule.nn.linear import Linear
 from ferrule.nn.normalization import BatchNorm
 from ferrule.nn.shapes import Identity
-from ferrule.nn.state.model import get_parameters, parts_of
+from ferrule.nn.state.model import functional_call, get_parameters, get_state_dict, parts_of
 from ferrule.tensor import Tensor
 
-_LAYERS = (Conv1d, Conv2d, Conv3d, Linear)
 M = TypeVar("M", bound=Callable[..., Any])
 
 
@@ -36,7 +35,8 @@ def fold_batchnorm(model: M, *example: Any) -> M:
     other tensors are those of `model`. Results differ by rounding. Later training of `model` does
     not reach the copy: fold again.
 
-    Raises what the call of the model raises; `TypeError` for a model that cannot be called.
+    Raises what the call of the model raises; `TypeError` for a model that cannot be called, and
+    `StateError` for tensors in tuples.
 
     >>> from ferrule import Tensor, nn
     >>> model = nn.Sequential(nn.Conv2d(3, 8, 3, bias=False), nn.BatchNorm2d(8), nn.ReLU())
@@ -47,20 +47,31 @@ def fold_batchnorm(model: M, *example: Any) -> M:
     """
     if not callable(model):
         raise TypeError(f"fold_batchnorm: {type(model).__name__} cannot be called")
-    for tensor in get_parameters(model):
-        tensor.realize()  # each is a leaf of the graph then
+    own = get_state_dict(model)
+    leaves = _leaves(own.values())
+    others = {name: leaves[id(tensor)] for name, tensor in own.items()}
+    inputs = deepcopy(example, dict(_leaves(get_parameters(example))))
     with train(False), no_grad():
-        graph = _Graph([tensor.lazydata for tensor in get_parameters(model(*example))])
+        results = get_parameters(functional_call(model, others, inputs))
+    graph = _Graph([tensor.lazydata for tensor in results])
     parts = list(parts_of(model))
-    layers = {x.weight.lazydata: x for x in parts if isinstance(x, _LAYERS)}
-    memo: dict[int, Any] = {id(tensor): tensor for tensor in get_parameters(model)}
+    memo: dict[int, Any] = {id(tensor): tensor for tensor in own.values()}
     for norm in parts:
         if isinstance(norm, BatchNorm) and norm.track_running_stats:
-            for weight, layer in layers.items():
-                if graph.normalises(norm, weight, layer.bias):
-                    memo[id(norm)] = Identity()
-                    memo[id(layer)] = _folded(layer, norm)
+            mean = leaves[id(norm.running_mean)].lazydata
+            for layer in parts:
+                if isinstance(layer, Conv1d | Conv2d | Conv3d | Linear):
+                    weight = leaves[id(layer.weight)].lazydata
+                    bias = None if layer.bias is None else leaves[id(layer.bias)].lazydata
+                    if graph.normalises(mean, weight, bias):
+                        memo[id(norm)] = Identity()
+                        memo[id(layer)] = _folded(layer, norm)
     return deepcopy(model, memo)
+
+
+def _leaves(tensors: Iterable[Tensor]) -> dict[int, Tensor]:
+    """A leaf of the graph for each tensor, by identity: nothing is simplified as for constants."""
+    return {id(t): Tensor.empty(*t.shape, dtype=t.dtype, device=t.device) for t in tensors}
 
 
 def _folded(layer: Any, norm: BatchNorm) -> Any:
@@ -102,17 +113,16 @@ class _Graph:
                 self._differences.setdefault(sources[1], []).append(sources[0])
             waiting += sources
 
-    def normalises(self, norm: BatchNorm, weight: LazyBuffer, bias: Tensor | None) -> bool:
-        """True if a normalisation is applied to the result of a layer with a weight and a bias, and
-        nothing else reads the layer's result, its weight, or the mean of the normalisation.
+    def normalises(self, mean: LazyBuffer, weight: LazyBuffer, bias: LazyBuffer | None) -> bool:
+        """True if a mean is subtracted from the result of a layer with a weight and a bias, and
+        nothing else reads the layer's result, its weight, or the mean.
         """
-        mean = norm.running_mean.lazydata
         differences = self._differences.get(mean, [])
         if len(differences) != 1 or not self._is_read_once(mean, weight, differences[0]):
             return False
         (product,) = differences
         if bias is not None:
-            if product.op is not BinaryOps.ADD or _unmoved(product.srcs[1]) is not bias.lazydata:
+            if product.op is not BinaryOps.ADD or _unmoved(product.srcs[1]) is not bias:
                 return False
             product = _unmoved(product.srcs[0])
             if not self._is_read_once(product):
