@@ -80,8 +80,8 @@ def _device_line(name: str) -> str:
 
 
 def _speeds_line() -> str:
-    from ferrule.ir.speeds import measured
     from ferrule.ir.target import detect_cpu
+    from ferrule.runtime.cpu.measured import measured
 
     is_measured = measured(detect_cpu().key) is not None
     return "measured here" if is_measured else "as shipped; to measure: python -m ferrule calibrate"
@@ -109,9 +109,10 @@ def _cache_clear(arguments: argparse.Namespace) -> int:
 
 def _calibrate(arguments: argparse.Namespace) -> int:
     del arguments
-    from ferrule.ir.speeds import measured, shipped
+    from ferrule.ir.speeds import shipped
     from ferrule.ir.target import detect_cpu
     from ferrule.runtime.cpu.calibrate import calibrate
+    from ferrule.runtime.cpu.measured import measured
 
     target = detect_cpu()
     found = calibrate()

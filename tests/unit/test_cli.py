@@ -10,9 +10,10 @@ from ferrule import cli
 from ferrule.base import diskcache
 from ferrule.base.config import Context
 from ferrule.demo import digits
-from ferrule.ir.speeds import Speeds, measured
+from ferrule.ir.speeds import Speeds
 from ferrule.ir.target import detect_cpu
 from ferrule.runtime.cpu import calibrate
+from ferrule.runtime.cpu.measured import measured
 
 
 def run(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, str]:

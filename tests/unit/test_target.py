@@ -12,9 +12,10 @@ import pytest
 
 from ferrule.base import diskcache
 from ferrule.base.config import Context, usable_cores
-from ferrule.ir.speeds import Speeds, keep, measured
+from ferrule.ir.speeds import Speeds
 from ferrule.ir.target import Target, detect_cpu
 from ferrule.runtime.cpu.llvm import host_compiler
+from ferrule.runtime.cpu.measured import keep, measured
 
 AVX2 = "fma sse4_1 avx avx2 f16c"
 AVX512 = f"{AVX2} avx512f avx512bw avx512dq avx512vl avx512_bf16"

@@ -266,6 +266,7 @@ allocators.opener = _open_allocator
 _CODEGEN = (
     "base/records",
     "ir/dtype",
+    "ir/speeds",
     "ir/target",
     "ir/fits",
     "ir/expr",

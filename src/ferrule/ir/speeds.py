@@ -3,22 +3,16 @@
 All but the first two are in cycles or in instructions a cycle, so that the clock changes nothing in
 the order of two estimates. Each family of processors has a table that is shipped.
 `python -m ferrule calibrate` measures one for the machine that it runs on, and keeps it in the disk
-cache, where the device CPU finds it. Nothing is measured unless it is asked for.
+cache (`runtime/cpu/measured.py`). Nothing is measured unless it is asked for.
 """
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import asdict, fields
 from typing import Any, Final, final
 
-from ferrule.base import diskcache
 from ferrule.base.records import dataclass
-
-_TABLE: Final = "speeds"
-"""The table of the disk cache that measured speeds are in."""
-
 
 _LONG_FLOAT: Final = {
     "EXP2": "exp2",
@@ -123,22 +117,3 @@ FAMILIES: Final[Mapping[str, Speeds]] = {
 def shipped(arch: str) -> Speeds:
     """The speeds of an architecture for machines that were not measured."""
     return FAMILIES.get(arch, Speeds())
-
-
-def measured(machine: str) -> Speeds | None:
-    """The speeds that were measured on a machine, None if they were not.
-
-    `machine` is the key of its `Target` with the speeds that are shipped.
-    """
-    found = diskcache.get(_TABLE, machine)
-    if found is None:
-        return None
-    try:
-        return Speeds.from_json(json.loads(found))
-    except ValueError:  # kept by a version with other constants
-        return None
-
-
-def keep(machine: str, speeds: Speeds) -> None:
-    """Keeps measured speeds in the disk cache; processes that begin later use them."""
-    diskcache.put(_TABLE, machine, json.dumps(speeds.to_json()).encode())

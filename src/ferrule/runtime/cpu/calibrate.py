@@ -21,10 +21,11 @@ from ferrule.codegen.linearizer import Linearizer
 from ferrule.ir.dtype import DType, dtypes
 from ferrule.ir.lazyop import BinaryOps, BufferOps, ConstBuffer, LazyOp, MemBuffer, Op, UnaryOps
 from ferrule.ir.shape.shapetracker import ShapeTracker
-from ferrule.ir.speeds import Speeds, keep, shipped
+from ferrule.ir.speeds import Speeds, shipped
 from ferrule.ir.target import LINE_BYTES, PAGE_BYTES, Target, detect_cpu
 from ferrule.renderer.llvm.ir import LLVMRenderer
 from ferrule.runtime.cpu.llvm import CPUCompiler, load_object
+from ferrule.runtime.cpu.measured import keep
 from ferrule.runtime.cpu.memory import CPUAllocator
 from ferrule.runtime.cpu.program import CPUProgram
 

@@ -24,9 +24,9 @@ from typing import Any, final
 
 from ferrule.base.diskcache import digest
 from ferrule.device import CompileError, Compiler
-from ferrule.ir.speeds import measured
 from ferrule.ir.target import Target, detect_cpu
 from ferrule.runtime.cpu.elf import LoadedObject, ObjectError, load, supports
+from ferrule.runtime.cpu.measured import measured
 
 # Kernels come with explicit vectors and register tiles, so only the pass matters that turns stack
 # slots into registers: 41 ms for a matrix product, 90 ms with all passes.
