@@ -98,6 +98,7 @@ def interpretations() -> dict[str, Interpretation]:
                 LoadOps.CONST: "is a leaf",
                 LoadOps.CUSTOM: "is recorded with a rule of its maker",
                 LoadOps.TEMPLATE: "is recorded with a rule of its maker",
+                LoadOps.RESULT: "is recorded with a rule of its maker",
             },
         ),
         Interpretation(

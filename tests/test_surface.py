@@ -85,7 +85,7 @@ TENSOR = {
 }
 MODULES = {
     "ferrule": """
-        grad value_and_grad vjp jvp vmap jacobian hessian checkpoint from_dlpack no_grad
+        grad value_and_grad vjp jvp vmap scan jacobian hessian checkpoint from_dlpack no_grad
         enable_grad TinyJit Variable Device dtypes Context
     """,
     "ferrule.nn": """

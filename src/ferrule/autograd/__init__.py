@@ -27,6 +27,7 @@ from ferrule.autograd.tape import (
     constant,
     record,
     record_several,
+    result_of,
     tape_position,
 )
 from ferrule.autograd.training import is_training, note_evaluation, train, trains
@@ -56,6 +57,7 @@ __all__ = [
     "note_evaluation",
     "record",
     "record_several",
+    "result_of",
     "tape_position",
     "train",
     "trains",

@@ -196,10 +196,12 @@ def record_several(
     nodes: Sequence[LazyBuffer],
     arg: Any,
     others: Sequence[GradEdge] = (),
+    kept: Sequence[LazyBuffer] = (),
 ) -> list[TracedValue]:
     """`record` for several results; the rule is given their gradients as `Parts`.
 
     `others` are edges that the results depend on as well: the rule gives their gradients last.
+    `kept` are nodes to be kept for the rule, after the sources that it asks for.
     """
     depends = bool(others) or any(source.edge is not None for source in sources)
     if not (this_thread.state.recording and depends):
@@ -207,12 +209,15 @@ def record_several(
     assert not rule.output, f"the rule of {name} cannot keep one of several results"
     whole = GradNode(name, rule, sources, nodes[0], arg)
     whole.parents += tuple(others)
-    return [
-        TracedValue(node, GradNode(name, _PART, (TracedValue(node, whole),), node, number))
-        if dtypes.is_float(node.dtype)
-        else TracedValue(node)
-        for number, node in enumerate(nodes)
-    ]
+    whole.saved += tuple([TracedValue(node) for node in kept])
+    return [result_of(whole, node, number) for number, node in enumerate(nodes)]
+
+
+def result_of(whole: GradNode, node: LazyBuffer, number: int) -> TracedValue:
+    """The result with a number of an operation that has several."""
+    if not dtypes.is_float(node.dtype):
+        return TracedValue(node)
+    return TracedValue(node, GradNode(whole.name, _PART, (TracedValue(node, whole),), node, number))
 
 
 def _reverse_part(grad: TracedValue, entry: GradNode) -> Any:

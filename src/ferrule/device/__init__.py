@@ -297,7 +297,8 @@ class Compiled:
     """A device that runs compiled kernels: an allocator, a renderer, a compiler, a program loader.
 
     `runtime(name, lib)` gives a program to be called as `program(*handles, vals=(), wait=False)`;
-    `graph` is None, or called as `graph(jit_cache, input_rawbuffers, var_vals)`. A device whose
+    `graph` is None, or called as `graph(jit_cache, input_rawbuffers, var_vals)`, and `loop` is None
+    or called as `loop(steps)`, which gives None or what runs these `LoopStep`s. A device whose
     renderer, compiler and runtime are None only holds memory: tensors can be copied there and back.
     """
 
@@ -309,6 +310,7 @@ class Compiled:
         compiler: Compiler | None,
         runtime: Callable[[str, bytes], Any] | None,
         graph: Callable[..., Any] | None = None,
+        loop: Callable[..., Any] | None = None,
     ) -> None:
         self.device = device
         self.allocator = allocator
@@ -316,6 +318,7 @@ class Compiled:
         self.compiler = NoCompiler(device) if compiler is None else compiler
         self.runtime = no_runtime(device) if runtime is None else runtime
         self.graph = graph
+        self.loop = loop
         # Kernels differ where products may be rounded to tf32.
         self._runners_by: defaultdict[bool, dict[LazyOp, CompiledASTRunner]] = defaultdict(dict)
         self._winners_by: defaultdict[bool, dict[LazyOp, TunedSchedule | None]] = defaultdict(dict)

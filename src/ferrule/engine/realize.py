@@ -58,7 +58,7 @@ def realize(nodes: Sequence[LazyBuffer]) -> None:
         except Exception as error:
             this_thread.state.failures += 1
             clear_frames(error.__traceback__)  # which refer to nodes, and to memory
-            with _unrecorded():
+            with unrecorded():
                 is_computed = _computed_alone(nodes)
                 if not is_computed:
                     _withdraw(nodes)
@@ -164,7 +164,7 @@ def _is_computed(nodes: Sequence[LazyBuffer]) -> bool:
 
 
 @contextmanager
-def _unrecorded() -> Iterator[None]:
+def unrecorded() -> Iterator[None]:
     """A block whose runs are part of no capture, since a capture that raised is of no use."""
     state = this_thread.state
     before = state.observer, state.read_guard, state.watched_since
@@ -244,7 +244,7 @@ def _take_back_if_made_of(storage: Storage, withdrawn: set[int]) -> bool:
 
 def settle_or_withdraw(storages: Iterable[Storage]) -> None:
     """Do the last write to each storage that can be done, and withdraw those after it."""
-    with turn, _unrecorded(), none_pending():
+    with turn, unrecorded(), none_pending():
         for storage in sorted(storages, key=lambda storage: storage.node.serial):
             while storage.node.base_const() is None and not _is_computed([storage.node]):
                 if not storage.withdraw():

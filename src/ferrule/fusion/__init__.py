@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Hashable, Mapping, Sequence, Set
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence, Set
 from dataclasses import replace
 from functools import cache, partial
 from typing import Final, TypeAlias, final
@@ -32,13 +32,14 @@ from ferrule.fusion.plans.plan_key import GraphForm, PlanKey
 from ferrule.fusion.slots import Slot, Slots
 from ferrule.fusion.tasks import Reader, Task
 from ferrule.fusion.trees import TreeBuilder
-from ferrule.ir.expr import Variable, sint
+from ferrule.ir.expr import Expr, Variable, sint, unbind
 from ferrule.ir.lazy import LazyBuffer
 from ferrule.ir.lazyop import BufferOps, LazyOp, LoadOps, ScheduleItem
 from ferrule.ir.shape.layout import memory_size
+from ferrule.ir.storage import none_pending
 from ferrule.ir.target import Target, detect_cpu
 
-__all__ = ["Schedule", "create_schedule", "make_schedule", "target_of"]
+__all__ = ["ClosedGraph", "Schedule", "create_schedule", "make_schedule", "target_of"]
 
 # Plans in the plan cache, which drops the least recently used one. A program with more graphs
 # plans some again. Not measured.
@@ -227,10 +228,45 @@ def _keep(key: PlanKey, plan: ExecutionPlan) -> None:
         _plans.popitem(last=False)
 
 
-def _follow_plan(graph: Graph, form: GraphForm, key: PlanKey, target: Target) -> Schedule:
-    """The schedule of a graph by the plan with its key: made before, stored by an earlier process,
-    or made now.
+@final
+class ClosedGraph:
+    """A graph that is to be planned by itself, apart from pending writes and from other graphs.
+
+    `key` is equal for graphs with one plan; None for a graph that is like no other. `numbers` has
+    the number of each node.
     """
+
+    def __init__(self, nodes: Sequence[LazyBuffer]) -> None:
+        with none_pending():
+            keyed = KeyedGraph(nodes)
+            self._graph = keyed.graph()
+        self.numbers = keyed.numbers
+        self._target = target_of(nodes[0].device)
+        self._form = GraphForm(self._graph, self._target, keyed)
+        self.key = self._form.key
+
+    def plan(self) -> tuple[ExecutionPlan, list[LazyBuffer]]:
+        """The plan, and the nodes by their numbers in it: twins in the place of some."""
+        graph, form = self._graph, self._form
+        whole = expanded(graph)
+        if whole is not None:
+            graph, form = whole.graph, GraphForm(whole.graph, self._target)
+        if form.key is None:
+            plan, _ = _plan(graph, self._target)
+        else:
+            plan = _plan_of(graph, form, form.key, self._target)
+        originals = {} if whole is None else whole.originals
+        return plan, [originals.get(node, node) for node in graph.everything]
+
+
+def _follow_plan(graph: Graph, form: GraphForm, key: PlanKey, target: Target) -> Schedule:
+    """The schedule of a graph by the plan with its key."""
+    plan = _plan_of(graph, form, key, target)
+    return plan.bind([form.values] * len(plan.steps), graph.everything)
+
+
+def _plan_of(graph: Graph, form: GraphForm, key: PlanKey, target: Target) -> ExecutionPlan:
+    """The plan with a key: made before, stored by an earlier process, or made now."""
     plan = _plans.get(key)
     if plan is not None:
         _plans.move_to_end(key)
@@ -242,7 +278,7 @@ def _follow_plan(graph: Graph, form: GraphForm, key: PlanKey, target: Target) ->
             if stored is not None:
                 plan_cache.store(stored, plan)
         _keep(key, plan)
-    return plan.bind([form.values] * len(plan.steps), graph.everything)
+    return plan
 
 
 @cache
@@ -306,10 +342,24 @@ def _work(task: Task, reader: Reader, slots: Slots, symbolic: bool, alignment: i
         ast = builder.build()
         outputs = len({slots[root] for root in task.outputs})
         return _Work(ast, builder.slots, outputs, builder.var_vals, task.outputs[0])
-    root = task.outputs[0]
+    root, *results = task.outputs
     sources = [task.instead.get(source, source) for source in root.srcs]
-    ast = LazyOp(root.op, (), root.arg)
-    return _Work(ast, [slots[node] for node in (root, *sources)], 1, {}, root)
+    nodes = (root, *results, *sources)
+    runner, var_vals = root.arg, {}
+    if root.op is LoadOps.CUSTOM and runner.n_results:
+        runner = runner.narrowed(tuple([result.arg for result in results]))
+        var_vals = {variable: values_of(nodes)[variable] for variable in runner.vars}
+    ast = LazyOp(root.op, (), runner)
+    return _Work(ast, [slots[node] for node in nodes], len(task.outputs), var_vals, root)
+
+
+def values_of(nodes: Iterable[LazyBuffer]) -> dict[Variable, int]:
+    """The values of the variables in the shapes of nodes."""
+    sizes = [size for node in nodes for size in node.shape if isinstance(size, Expr)]
+    found: dict[Variable, int] = {}
+    for size in sizes:
+        found |= unbind(size)[1]
+    return found
 
 
 def _in_parts(work: _Work, target: Target) -> list[_Work]:

@@ -77,6 +77,9 @@ def cut(
             break
         stored |= inconsistent
     hosts = [fusion for fusion in reversed(cutter.fusions) if fusion.host is None]
+    for node in graph.order:
+        if node.op is LoadOps.RESULT and node.realized is None:
+            cutter.makers[node.srcs[0]].outputs.append(node)
     return cutter.roots, [(_stored(fusion), fusion.stages) for fusion in hosts]
 
 
@@ -87,7 +90,7 @@ def _stored(fusion: Fusion) -> list[LazyBuffer]:
 
 def is_computed(node: LazyBuffer) -> bool:
     """True if a task has to fill the node's memory."""
-    return node.op is not LoadOps.EMPTY and 0 not in node.shape
+    return node.op not in (LoadOps.EMPTY, LoadOps.RESULT) and 0 not in node.shape
 
 
 def _repeats(node: LazyBuffer) -> bool:
@@ -144,6 +147,9 @@ class _Cutter:
                     self._load(node, visits)
                 if is_computed(node):
                     self._make_root(node, visits)
+                elif node.op is LoadOps.RESULT:  # who needs it needs the run
+                    run = self.visits.setdefault(node.srcs[0], {})
+                    run.update({fusion: {} for fusion in visits if fusion not in run})
             elif node.op is LoadOps.CONST:
                 continue
             elif visits:

@@ -127,8 +127,32 @@ def _join_pending_writes(requested: dict[LazyBuffer, None], pending: Iterable[St
         waiting.difference_update(joining)
 
 
+def with_results(
+    requested: dict[LazyBuffer, None], nodes: Sequence[LazyBuffer]
+) -> tuple[dict[LazyBuffer, None], list[LazyBuffer]]:
+    """The requested nodes, and all in order, with all live results of the runs among them.
+
+    A run is over afterwards, so that it has to give all its results at once.
+    """
+    runs = [node.srcs[0] for node in nodes if node.op is LoadOps.RESULT]
+    if not runs:
+        return requested, list(nodes)
+    present = set(nodes)
+    others = [
+        result
+        for run in dict.fromkeys(runs)
+        for result in run.live_results()
+        if result not in present and result.realized is None
+    ]
+    if not others:
+        return requested, list(nodes)
+    requested = requested | dict.fromkeys(others)
+    return requested, toposort(requested, everything=True)
+
+
 def _calls_host(node: LazyBuffer) -> bool:
-    return any(below.op is LoadOps.CUSTOM for below in toposort([node]))
+    runs = [below for below in toposort([node]) if below.op is LoadOps.CUSTOM]
+    return any([run.arg.may_raise for run in runs])
 
 
 def _request_again(requested: dict[LazyBuffer, None]) -> None:
@@ -183,7 +207,7 @@ def _replaces_one_of(version: LazyBuffer, present: set[LazyBuffer]) -> bool:
 
 def _is_symbolic(node: LazyBuffer) -> bool:
     """True if a node introduces a symbol: most shapes follow from those of the sources."""
-    is_leaf = not node.srcs or node.op is LoadOps.CUSTOM
+    is_leaf = not node.srcs or node.op in (LoadOps.CUSTOM, LoadOps.RESULT)
     return (is_leaf and _has_expr(node.shape)) or _has_expr(node.arg)
 
 

@@ -51,6 +51,8 @@ class Task:
         """The nodes that the task computes a node from."""
         if node.op is LoadOps.ASSIGN:
             return node.srcs[1:]
+        if node.op is LoadOps.RESULT:  # the run that it is a result of is of the same task
+            return ()
         return node.srcs
 
 
@@ -72,6 +74,8 @@ def memory_roots(graph: Graph) -> set[LazyBuffer]:
         elif node.op in (LoadOps.FROM, LoadOps.CUSTOM):
             found.add(node)
             found.update(node.srcs)
+        elif node.op is LoadOps.RESULT:
+            found.add(node)
         elif node.op in (LoadOps.CONTIGUOUS, LoadOps.EMPTY, ReduceOps.SCATTER):
             found.add(node)
             base = base_of(node)

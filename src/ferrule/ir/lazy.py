@@ -20,7 +20,7 @@ from ferrule.base.interning import Entry, forget
 from ferrule.base.threadstate import ThreadState, this_thread
 from ferrule.ir.buffer import Buffer
 from ferrule.ir.constant_folding import Scalar, fold_bitcast, fold_cast, is_negative_zero
-from ferrule.ir.dtype import DType, exact, truncate
+from ferrule.ir.dtype import DType, dtypes, exact, truncate
 from ferrule.ir.expr import Expr, as_int, sint
 from ferrule.ir.lazyop import (
     LoadOps,
@@ -136,6 +136,43 @@ class LazyBuffer(Node):
         """The value that `runner.exec([out, *buffers of srcs], var_vals)` writes."""
         shape = _sizes(shape)
         return _make(LoadOps.CUSTOM, tuple(srcs), runner, shape, dtype, device)
+
+    @staticmethod
+    def several(
+        runner: Any,
+        srcs: Sequence[LazyBuffer],
+        results: Sequence[tuple[Sequence[sint], DType]],
+        device: str,
+        size: sint = 1,
+    ) -> list[LazyBuffer]:
+        """The values that a run with several results writes, each with a shape and a dtype.
+
+        `runner.narrowed(numbers)` is a runner for the results with these numbers alone. Its buffers
+        are bytes without meaning, as many as `size`, then these results, and the sources.
+        """
+        sources = tuple(srcs)
+        key = (LoadOps.CUSTOM, sources, runner, size)
+        run = _find(key)
+        if run is None:
+            run = _make(LoadOps.CUSTOM, sources, runner, (size,), dtypes.uint8, device, key)
+        return [run.result(number, *result) for number, result in enumerate(results)]
+
+    def result(self, number: int, shape: Sequence[sint], dtype: DType) -> LazyBuffer:
+        """A result of this run, which has several."""
+        srcs = (self,)
+        key = (LoadOps.RESULT, srcs, number)
+        found = _find(key)
+        return found or _make(LoadOps.RESULT, srcs, number, _sizes(shape), dtype, self.device, key)
+
+    def live_results(self) -> list[LazyBuffer]:
+        """The results of this run that something refers to."""
+        maker = self.maker
+        if maker is None:
+            return []
+        srcs = (self,)
+        numbers = range(self.arg.n_results)
+        entries = [maker.nodes.get((LoadOps.RESULT, srcs, number)) for number in numbers]
+        return [node for entry in entries if entry is not None and (node := entry()) is not None]
 
     @property
     def st(self) -> View:

@@ -28,7 +28,7 @@ N = TypeVar("N", bound="Node")
 # These own memory from the start. All others are values, which get memory when the scheduler
 # decides so.
 _ASSIGN: Final = LoadOps.ASSIGN
-_MEMORY: Final = frozenset({LoadOps.EMPTY, LoadOps.FROM, LoadOps.CUSTOM, _ASSIGN})
+_MEMORY: Final = frozenset({LoadOps.EMPTY, LoadOps.FROM, LoadOps.CUSTOM, LoadOps.RESULT, _ASSIGN})
 
 
 GONE: Final = "contents that were written over"

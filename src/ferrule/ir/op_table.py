@@ -109,6 +109,7 @@ class LoadOps(Enum):
     CUSTOM = 5
     ASSIGN = 6
     TEMPLATE = 7
+    RESULT = 8
 
 
 class _FormerBufferOps:

@@ -71,7 +71,7 @@ def _batched(
 
 
 def _graph_class(item: JitItem) -> Callable[..., Any] | None:
-    device = item.prg.device
+    device = "" if item.prg.is_batch else item.prg.device
     inside = all(buffer is None or buffer.device == device for buffer in item.rawbufs)
     return Device[device].graph if device and inside else None
 

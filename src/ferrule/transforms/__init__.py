@@ -3,6 +3,7 @@
 from ferrule.transforms.custom_derivatives import custom_vjp
 from ferrule.transforms.derivatives import grad, jvp, linearize, value_and_grad, vjp
 from ferrule.transforms.jacobians import hessian, jacfwd, jacobian, jacrev
+from ferrule.transforms.loops import scan
 from ferrule.transforms.rematerialize import checkpoint
 from ferrule.transforms.vectorize import vmap
 
@@ -16,6 +17,7 @@ __all__ = [
     "jacrev",
     "jvp",
     "linearize",
+    "scan",
     "value_and_grad",
     "vjp",
     "vmap",

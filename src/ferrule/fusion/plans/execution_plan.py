@@ -180,8 +180,10 @@ class ExecutionPlan:
 
         0 if there is none, or only the first step is one.
         """
-        steps = enumerate(self.steps)
-        return max([n for n, step in steps if step.ast.op is LoadOps.CUSTOM], default=0)
+        asts = enumerate([step.ast for step in self.steps])
+        return max(
+            [n for n, ast in asts if ast.op is LoadOps.CUSTOM and ast.arg.may_raise], default=0
+        )
 
     @cached_property
     def writes_over(self) -> bool:

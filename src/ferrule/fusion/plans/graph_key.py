@@ -7,7 +7,7 @@ from typing import Any, TypeAlias, final
 
 from ferrule.base.threadstate import this_thread
 from ferrule.device.runner import is_divisible
-from ferrule.fusion.graph import Graph, graph_of, nodes_to_compute, toposort
+from ferrule.fusion.graph import Graph, graph_of, nodes_to_compute, toposort, with_results
 from ferrule.ir.buffer import BufferUseError
 from ferrule.ir.dtype import exact
 from ferrule.ir.expr import Expr
@@ -48,7 +48,7 @@ def parts_of(
     number_of = numbers.__getitem__
     things: dict[int, int] = {}  # memory and owners, in the order of the walk
     is_watched = this_thread.state.watched_since is not None
-    custom, constant = LoadOps.CUSTOM, LoadOps.CONST
+    custom, constant, result = LoadOps.CUSTOM, LoadOps.CONST, LoadOps.RESULT
     for place, node in enumerate(nodes):
         numbers[node] = place
         token, srcs, buffer = node.owner, node.srcs, node.realized
@@ -74,6 +74,8 @@ def parts_of(
                 # Nothing is known of a user's runner, so that it is equal to no other.
                 runner = node.arg if is_known(node) else object()
                 note((op, sources, runner, node.shape, node.dtype, node.device, owner))
+            elif op is result:
+                note((op, sources, node.arg, node.shape))
             else:
                 note((op, sources, node.arg, owner))
         else:
@@ -110,8 +112,9 @@ class KeyedGraph:
     """
 
     def __init__(self, roots: Iterable[LazyBuffer]) -> None:
-        self.requested = nodes_to_compute(roots)
-        self.nodes = toposort(self.requested, everything=True)
+        requested = nodes_to_compute(roots)
+        nodes = toposort(requested, everything=True)
+        self.requested, self.nodes = with_results(requested, nodes)
         if this_thread.state.kept is not None:
             _note_others(self.nodes)
         self.arrays: list[object] = []

@@ -15,6 +15,7 @@ from ferrule.renderer.base import Renderer
 from ferrule.runtime.cpu.elf import ObjectError
 from ferrule.runtime.cpu.graph import CPUGraph
 from ferrule.runtime.cpu.llvm import CPUCompiler, host_compiler
+from ferrule.runtime.cpu.loop import cpu_loop
 from ferrule.runtime.cpu.memory import CPUAllocator, CPUMemory
 from ferrule.runtime.cpu.program import CPUProgram
 
@@ -55,4 +56,4 @@ def device(name: str) -> Compiled:
         raise OSError("the CPU device does not run on Windows; use the device NUMPY")
     compiler = host_compiler()
     renderer = _HostRenderer(compiler.target)
-    return Compiled(name, CPUAllocator(), renderer, compiler, CPUProgram, CPUGraph)
+    return Compiled(name, CPUAllocator(), renderer, compiler, CPUProgram, CPUGraph, cpu_loop)

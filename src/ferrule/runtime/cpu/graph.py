@@ -18,10 +18,8 @@ from ferrule.device.capture import GraphException, GraphExecutor, JitItem
 from ferrule.ir.buffer import Buffer
 from ferrule.ir.expr import Variable
 from ferrule.runtime.cpu.memory import CPUMemory
-from ferrule.runtime.cpu.pool import record
+from ferrule.runtime.cpu.pool import SLOT_BYTES, batch_record, record
 from ferrule.runtime.cpu.program import CPUProgram, native_runtime
-
-_SLOT_BYTES = 8  # bytes of an address or a value in a table
 
 
 @final
@@ -70,16 +68,16 @@ class CPUGraph(GraphExecutor):
             items += [step.body, step.extent, address, 0]
             for i in range(step.n_buffers):
                 if (j, i) in replaced:
-                    patches += [address + _SLOT_BYTES * i, places[replaced[j, i]]]
+                    patches += [address + SLOT_BYTES * i, places[replaced[j, i]], 0]
             for i, variable in enumerate(step.variables, start=step.n_buffers):
                 place = len(places) + self.vars.index(variable)
-                patches += [address + _SLOT_BYTES * i, place]
-            address += _SLOT_BYTES * len(step.table)
+                patches += [address + SLOT_BYTES * i, place, 0]
+            address += SLOT_BYTES * len(step.table)
         self._items, items_address = record(items)
         self._patches, patches_address = record(patches)
-        n_patches = len(patches) // 2
-        self._batch, batch_address = record(
-            [items_address, len(steps), patches_address, n_patches, runtime.pool, 0, 0]
+        n = len(steps)
+        self._batch, batch_address = batch_record(
+            items_address, n, patches_address, len(patches) // 3, runtime.pool, n
         )
         self._replay = runtime.replayer(batch_address)
 

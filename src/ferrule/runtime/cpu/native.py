@@ -27,12 +27,18 @@ PROGRAM_BODY, PROGRAM_EXTENT, PROGRAM_POOL, PROGRAM_TICKS = 0, 8, 16, 24
 
 BATCH_ITEMS, BATCH_N_ITEMS, BATCH_PATCHES, BATCH_N_PATCHES = 0, 8, 16, 24
 BATCH_POOL, BATCH_ITEM, BATCH_TAKEN = 32, 40, 48
+# The items up to the last one are run again and again until as many as there are to be have run.
+# Each time the memory of some slots has moved on by a stride.
+BATCH_TOTAL, BATCH_LEFT, BATCH_STRIDES, BATCH_N_STRIDES = 56, 64, 72, 80
 
 ITEM_BODY, ITEM_EXTENT, ITEM_TABLE, ITEM_TICKS = 0, 8, 16, 24
 ITEM_BYTES = 32
 
-PATCH_SLOT, PATCH_INPUT = 0, 8
-PATCH_BYTES = 16
+PATCH_SLOT, PATCH_INPUT, PATCH_OFFSET = 0, 8, 16
+PATCH_BYTES = 24
+
+STRIDE_SLOT, STRIDE_BYTES = 0, 8
+STRIDE_RECORD_BYTES = 16
 
 WORKER, STOP = "ferrule.worker", "ferrule.stop"
 LAUNCH, REPLAY = "ferrule.launch", "ferrule.replay"
@@ -111,7 +117,36 @@ next:
   %input = load i64, ptr %input_at
   %value_at = getelementptr i64, ptr %inputs, i64 %input
   %value = load i64, ptr %value_at, align 1
-  store i64 %value, ptr %slot
+  %behind_at = getelementptr i8, ptr %patch, i64 $PATCH_OFFSET
+  %behind = load i64, ptr %behind_at
+  %address = add i64 %value, %behind
+  store i64 %address, ptr %slot
+  %index_more = add i64 %index, 1
+  %more = icmp slt i64 %index_more, %count
+  br i1 %more, label %next, label %done
+done:
+  ret void
+}
+
+; Moves the memory of all slots with a stride on.
+define internal void @move_on(ptr %batch) nounwind {
+entry:
+  %strides_at = getelementptr i8, ptr %batch, i64 $BATCH_STRIDES
+  %count_at = getelementptr i8, ptr %batch, i64 $BATCH_N_STRIDES
+  %strides = load ptr, ptr %strides_at
+  %count = load i64, ptr %count_at
+  %any = icmp sgt i64 %count, 0
+  br i1 %any, label %next, label %done
+next:
+  %index = phi i64 [ 0, %entry ], [ %index_more, %next ]
+  %offset = mul i64 %index, $STRIDE_RECORD_BYTES
+  %stride = getelementptr i8, ptr %strides, i64 %offset
+  %slot = load ptr, ptr %stride
+  %bytes_at = getelementptr i8, ptr %stride, i64 $STRIDE_BYTES
+  %bytes = load i64, ptr %bytes_at
+  %old = load i64, ptr %slot
+  %new = add i64 %old, %bytes
+  store i64 %new, ptr %slot
   %index_more = add i64 %index, 1
   %more = icmp slt i64 %index_more, %count
   br i1 %more, label %next, label %done
@@ -128,6 +163,8 @@ entry:
   %pool_at = getelementptr i8, ptr %batch, i64 $BATCH_POOL
   %item_at = getelementptr i8, ptr %batch, i64 $BATCH_ITEM
   %taken_at = getelementptr i8, ptr %batch, i64 $BATCH_TAKEN
+  %total_at = getelementptr i8, ptr %batch, i64 $BATCH_TOTAL
+  %left_at = getelementptr i8, ptr %batch, i64 $BATCH_LEFT
   %items = load ptr, ptr %items_at
   %count = load i64, ptr %count_at
   %pool = load ptr, ptr %pool_at
@@ -135,6 +172,8 @@ entry:
   br i1 %going_on, label %begin, label %first
 first:
   call void @patch(ptr %batch, ptr %inputs)
+  %all = load i64, ptr %total_at
+  store i64 %all, ptr %left_at
   store i64 0, ptr %item_at
   store i64 0, ptr %taken_at
   br label %begin
@@ -142,16 +181,18 @@ begin:
   $SEE_NEW_CODE
   %first_item = load i64, ptr %item_at
   %first_taken = load i64, ptr %taken_at
+  %first_left = load i64, ptr %left_at
   %mode = call i32 @default_float_mode()
   %mine = call i64 @acquire(ptr %pool, i64 %threads)
   %first_time = call i64 @ticks()
   %deadline = call i64 @deadline(ptr %pool, i64 %first_time)
   br label %test
 test:
-  %number = phi i64 [ %first_item, %begin ], [ %number_more, %after ]
+  %number = phi i64 [ %first_item, %begin ], [ %number_next, %after ]
   %taken = phi i64 [ %first_taken, %begin ], [ 0, %after ]
-  %left = icmp slt i64 %number, %count
-  br i1 %left, label %run, label %end
+  %left = phi i64 [ %first_left, %begin ], [ %left_next, %after ]
+  %some = icmp sgt i64 %left, 0
+  br i1 %some, label %run, label %end
 run:
   %offset = mul i64 %number, $ITEM_BYTES
   %item = getelementptr i8, ptr %items, i64 %offset
@@ -166,9 +207,9 @@ run:
   br i1 %one, label %direct, label %several
 direct:
   call void %body(ptr %table, i64 0, i64 1)
-  %turn = and i64 %number, $LAST_BETWEEN_CLOCKS
+  %turn = and i64 %left, $LAST_BETWEEN_CLOCKS
   %due = icmp eq i64 %turn, 0
-  br i1 %due, label %clock, label %after
+  br i1 %due, label %clock, label %ahead
 clock:
   %now = call i64 @ticks()
   br label %look
@@ -187,23 +228,33 @@ measure:
   br label %look
 look:
   %time = phi i64 [ %now, %clock ], [ %finish, %measure ]
-  %late = icmp sgt i64 %time, %deadline
-  br i1 %late, label %between, label %after
-after:
+  %is_late = icmp sgt i64 %time, %deadline
+  br label %ahead
+ahead:
+  %late = phi i1 [ false, %direct ], [ %is_late, %look ]
+  %left_next = sub i64 %left, 1
+  %rest = icmp sgt i64 %left_next, 0
   %number_more = add i64 %number, 1
-  br label %test
-between:
-  %number_next = add i64 %number, 1
-  %rest = icmp slt i64 %number_next, %count
-  br i1 %rest, label %interrupted, label %end
+  %is_last = icmp eq i64 %number_more, %count
+  %again = and i1 %is_last, %rest
+  br i1 %again, label %wrap, label %after
+wrap:
+  call void @move_on(ptr %batch)
+  br label %after
+after:
+  %number_next = phi i64 [ %number_more, %ahead ], [ 0, %wrap ]
+  %stops = and i1 %late, %rest
+  br i1 %stops, label %interrupted, label %test
 interrupted:
-  %stop_item = phi i64 [ %number, %several ], [ %number_next, %between ]
-  %stop_taken = phi i64 [ %reached, %several ], [ 0, %between ]
+  %stop_item = phi i64 [ %number, %several ], [ %number_next, %after ]
+  %stop_taken = phi i64 [ %reached, %several ], [ 0, %after ]
+  %stop_left = phi i64 [ %left, %several ], [ %left_next, %after ]
   store i64 %stop_item, ptr %item_at
   store i64 %stop_taken, ptr %taken_at
+  store i64 %stop_left, ptr %left_at
   br label %end
 end:
-  %result = phi i64 [ 0, %test ], [ 0, %between ], [ 1, %interrupted ]
+  %result = phi i64 [ 0, %test ], [ 1, %interrupted ]
   call void @release(ptr %pool, i64 %mine)
   call void @restore_float_mode(i32 %mode)
   ret i64 %result

@@ -40,6 +40,8 @@ _POSIX_THREADS = (
     "pthread_mutex_unlock",
 )
 
+SLOT_BYTES = 8
+"""The bytes of an address or a value in a record."""
 _MAX_THREADS = 1024
 # Bytes; kernels may hold a packed panel or two on the stack, and some systems give threads little.
 _STACK_BYTES = 16 << 20
@@ -115,6 +117,24 @@ def record(slots: Iterable[int]) -> tuple[array[int], int]:
     """Memory with these 8-byte values in it, as `native` lays out its records, and its address."""
     memory = array("q", slots)
     return memory, memory.buffer_info()[0]
+
+
+def batch_record(
+    items: int,
+    n_items: int,
+    patches: int,
+    n_patches: int,
+    pool: int,
+    total: int,
+    strides: int = 0,
+    n_strides: int = 0,
+) -> tuple[array[int], int]:
+    """The record of a batch, as `native` lays it out: the addresses and counts of its parts.
+
+    `total` is the number of items to run; beyond `n_items` they are run again.
+    """
+    here = [items, n_items, patches, n_patches, pool, 0, 0, total, 0, strides, n_strides]
+    return record(here)
 
 
 @final

@@ -1,0 +1,455 @@
+"""`scan`: against the same function in a Python loop, forwards, backwards, mapped and captured."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pytest
+from tests.planning import Work
+
+from ferrule import Context, GlobalCounters, Tensor, TinyJit, Variable, nn
+from ferrule.errors import LoopError, ShapeError
+from ferrule.transforms import checkpoint, grad, jvp, scan, vmap
+
+RNG = np.random.default_rng(5)
+ROWS, WEIGHT, STATE = (RNG.normal(size=n) for n in ((6, 2, 4), (4, 4), (2, 4)))
+Function = Callable[..., Any]
+
+
+def in_python(f: Function, init: Any, xs: Any, reverse: bool = False) -> Any:
+    """`scan` of one array, as a loop."""
+    carry, rows = init, []
+    for row in xs.unbind()[:: -1 if reverse else 1]:
+        carry, y = f(carry, row)
+        rows.append(y)
+    rows = rows[::-1] if reverse else rows
+    return carry, Tensor.stack(rows)
+
+
+def network(loop: Function, reverse: bool) -> Function:
+    """A function of a weight, a state and rows, with two carried values."""
+
+    def function(weight: Tensor, state: Tensor, rows: Tensor) -> Tensor:
+        def step(carry: Any, row: Tensor) -> Any:
+            hidden, total = carry
+            hidden = (row + hidden @ weight.tanh()).tanh()
+            total = total * hidden.sigmoid() + row
+            return (hidden, total), hidden * total.exp2()
+
+        (hidden, total), rows = loop(step, (state, state * 2), rows, reverse=reverse)
+        return (hidden * hidden).sum() + (rows**2).sum() + total.sum()
+
+    return function
+
+
+def close(found: Any, wanted: Any, atol: float = 1e-9) -> None:
+    for a, b in zip(found, wanted, strict=True):
+        np.testing.assert_allclose(a.numpy(), b.numpy(), rtol=1e-9, atol=atol)
+
+
+def point() -> list[Tensor]:
+    return [Tensor(array) for array in (WEIGHT, STATE, ROWS)]
+
+
+# *** values ***
+
+
+@pytest.mark.parametrize("reverse", [False, True])
+@pytest.mark.parametrize("count", [1, 2, 5])
+def test_values_are_those_of_a_loop(device: str, reverse: bool, count: int) -> None:
+    args = [Tensor(WEIGHT), Tensor(STATE), Tensor(ROWS[:count])]
+    found = network(scan, reverse)(*args)
+    np.testing.assert_allclose(found.item(), network(in_python, reverse)(*args).item(), rtol=1e-12)
+
+
+@dataclass
+class State:
+    count: Tensor
+    parts: dict[str, Tensor]
+
+
+def test_carries_and_rows_are_containers(device: str) -> None:
+    def step(state: State, row: dict[str, Tensor]) -> tuple[State, list[Any]]:
+        parts = {"sum": state.parts["sum"] + row["a"], "last": row["b"]}
+        return State(state.count + 1, parts), [row["b"] > 0, None, state.count]
+
+    first = State(Tensor(np.int32(0)), {"sum": Tensor(np.zeros(4)), "last": Tensor(np.zeros(2))})
+    rows = {"a": Tensor(ROWS[:, 0]), "b": Tensor(ROWS[:, 1, :2])}
+    last, (positive, nothing, counts) = scan(step, first, rows)
+    assert isinstance(last, State)
+    assert last.count.item() == len(ROWS)
+    assert nothing is None
+    np.testing.assert_allclose(last.parts["sum"].numpy(), ROWS[:, 0].sum(0), atol=1e-12)
+    np.testing.assert_array_equal(last.parts["last"].numpy(), ROWS[-1, 1, :2])
+    np.testing.assert_array_equal(positive.numpy(), ROWS[:, 1, :2] > 0)
+    assert counts.tolist() == list(range(len(ROWS)))
+
+
+def test_numbers_and_arrays_become_tensors(device: str) -> None:
+    last, rows = scan(lambda c, x: (c * x, c), 1, np.array([2, 3, 4], np.int32))
+    assert (last.item(), rows.tolist()) == (24, [1, 2, 6])
+
+
+def test_no_rows_but_a_length(device: str) -> None:
+    last, rows = scan(lambda c, _: (c[::-1] * 2, c[0]), Tensor([1.0, 3.0]), None, length=3)
+    assert (last.tolist(), rows.tolist()) == ([24.0, 8.0], [1.0, 6.0, 4.0])
+
+
+def test_carries_that_change_places_or_stay(device: str) -> None:
+    a, b, c = (Tensor(np.arange(3.0) + n) for n in range(3))
+    (last_a, last_b, last_c), rows = scan(
+        lambda s, _: ((s[1], s[0], s[2]), s[2]), (a, b, c), length=3
+    )
+    close([last_a, last_b, last_c], [b, a, c])
+    close([rows], [Tensor.stack([c, c, c])])
+
+
+def test_no_trips(device: str) -> None:
+    last, rows = scan(lambda c, x: (c + x, c), Tensor(ROWS[0]), Tensor(ROWS[:0]))
+    close([last], [Tensor(ROWS[0])])
+    assert rows.shape == (0, 2, 4)
+
+
+def test_values_without_elements(device: str) -> None:
+    empty = Tensor(np.zeros((0, 3)))
+    (last, total), rows = scan(
+        lambda c, x: ((c[0], c[1] + x.sum()), c[0]), (empty, Tensor(0.0)), Tensor(ROWS).float()
+    )
+    assert (last.shape, rows.shape) == ((0, 3), (6, 0, 3))
+    np.testing.assert_allclose(total.item(), ROWS.sum(), rtol=1e-5)
+
+
+def test_rows_that_are_a_part_are_read_in_place(device: str) -> None:
+    rows = Tensor(ROWS).realize()
+    before = GlobalCounters.kernel_count
+    last, _ = scan(lambda c, x: (c + x, None), Tensor(np.zeros((2, 4))), rows[1:4])
+    last.realize()
+    assert GlobalCounters.kernel_count - before <= 3 + 3
+    np.testing.assert_allclose(last.numpy(), ROWS[1:4].sum(0), atol=1e-12)
+
+
+def test_what_does_not_change_is_computed_once(device: str) -> None:
+    weight = Tensor(WEIGHT)
+
+    def step(carry: Tensor, row: Tensor) -> Any:
+        return carry + row @ (weight @ weight).exp(), None
+
+    before = GlobalCounters.global_ops
+    last, _ = scan(step, Tensor(STATE), Tensor(ROWS))
+    np.testing.assert_allclose(
+        last.numpy(), STATE + (ROWS @ np.exp(WEIGHT @ WEIGHT)).sum(0), rtol=1e-9
+    )
+    product, trip = 2 * 4 * 4 * 4, 2 * 2 * 4 * 4 + 2 * 4
+    assert GlobalCounters.global_ops - before < 6 * trip + 2 * product
+
+
+def test_carries_that_nobody_needs_are_dropped(device: str) -> None:
+    def step(carry: Any, row: Tensor) -> Any:
+        a, b, c = carry
+        return (a + row, b * a.exp(), c + b), a
+
+    rows, start = Tensor(ROWS), Tensor(STATE)
+    (last, _, _), _ = scan(step, (start, start, start), rows)
+    last.realize()
+    before = GlobalCounters.global_ops
+    (last, _, _), _ = scan(step, (start, start, start), rows)
+    del _
+    last.realize()
+    assert GlobalCounters.global_ops - before <= 6 * 8
+
+
+def test_results_that_are_asked_for_one_after_the_other(device: str) -> None:
+    (hidden, total), rows = scan(
+        lambda c, x: ((c[0] + x, c[1] * x), c[0] * c[1]),
+        (Tensor(STATE), Tensor(STATE)),
+        Tensor(ROWS),
+    )
+    found = [value.numpy() for value in (rows, total, hidden)]
+    a, b, wanted = STATE, STATE, []
+    for row in ROWS:
+        wanted.append(a * b)
+        a, b = a + row, b * row
+    for one, other in zip(found, [np.stack(wanted), b, a], strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-9)
+
+
+def test_a_loop_inside_a_loop(device: str) -> None:
+    def inner(carry: Tensor, element: Tensor) -> Any:
+        return carry * 0.5 + element, None
+
+    def step(carry: Tensor, row: Tensor) -> Any:
+        last, _ = scan(inner, carry, row)
+        return last, last
+
+    last, rows = scan(step, Tensor(np.zeros(4)), Tensor(ROWS))
+    carry, wanted = np.zeros(4), []
+    for row in ROWS:
+        for element in row:
+            carry = carry * 0.5 + element
+        wanted.append(carry)
+    np.testing.assert_allclose(rows.numpy(), np.stack(wanted), atol=1e-12)
+    np.testing.assert_allclose(last.numpy(), carry, atol=1e-12)
+
+
+def test_a_function_of_the_host_in_a_loop(device: str) -> None:
+    last, rows = scan(lambda c, x: (c + x.sort(-1)[0], c), Tensor(STATE), Tensor(ROWS))
+    np.testing.assert_allclose(last.numpy(), STATE + np.sort(ROWS, -1).sum(0), atol=1e-12)
+    assert rows.shape == ROWS.shape
+
+
+def test_writes_to_tensors_of_a_trip(device: str) -> None:
+    def step(carry: Tensor, row: Tensor) -> Any:
+        new = Tensor.zeros(2, 4, dtype=row.dtype).contiguous()
+        new[0] = row[1]
+        carry[1] = new[0] + carry[0]
+        return carry, new
+
+    start = Tensor(STATE)
+    last, rows = scan(step, start, Tensor(ROWS))
+    carry = STATE.copy()
+    for row in ROWS:
+        carry[1] = row[1] + carry[0]
+    np.testing.assert_allclose(last.numpy(), carry, atol=1e-12)
+    np.testing.assert_allclose(rows.numpy()[:, 0], ROWS[:, 1])
+    np.testing.assert_array_equal(rows.numpy()[:, 1], 0)
+    np.testing.assert_array_equal(start.numpy(), STATE)
+
+
+@pytest.mark.parametrize("reverse", [False, True])
+def test_a_length_that_is_a_variable(device: str, reverse: bool) -> None:
+    rows = Tensor(ROWS).contiguous().realize()
+    n = Variable("n", 1, 6)
+    for count in (1, 4, 6, 3):
+        given = rows[: n.bind(count)]
+        last, sums = scan(
+            lambda c, x: (c + x, c + x), Tensor(np.zeros((2, 4))), given, reverse=reverse
+        )
+        np.testing.assert_allclose(last.numpy(), ROWS[:count].sum(0), atol=1e-12)
+        part = ROWS[:count][::-1] if reverse else ROWS[:count]
+        wanted = np.cumsum(part, 0)[::-1] if reverse else np.cumsum(part, 0)
+        np.testing.assert_allclose(sums.numpy(), wanted, atol=1e-12)
+
+
+def test_few_kernels_are_made_for_many_trips(device: str, work: Work) -> None:
+    layer = nn.LSTM(3, 5)
+    Tensor.realize(*nn.state.get_parameters(layer))
+    before = len(work.kernels)
+    out, _ = layer(Tensor(RNG.normal(size=(64, 2, 3)).astype(np.float32)))
+    out.realize()
+    assert len(work.kernels) - before <= 5
+
+
+# *** random numbers ***
+
+
+def test_each_trip_draws_numbers_of_its_own(device: str) -> None:
+    Tensor.manual_seed(3)
+    _, drawn = scan(lambda c, _: (c, Tensor.rand(50)), Tensor(0.0), length=4)
+    values = drawn.numpy()
+    assert len(np.unique(values)) > 190
+    _, more = scan(lambda c, _: (c, Tensor.rand(50)), Tensor(0.0), length=4)
+    assert not np.array_equal(more.numpy(), values)
+    Tensor.manual_seed(3)
+    _, again = scan(lambda c, _: (c, Tensor.rand(50)), Tensor(0.0), length=4)
+    np.testing.assert_array_equal(again.numpy(), values)
+
+
+def test_dropout_in_a_loop_has_the_gradient_of_its_mask(device: str) -> None:
+    x = Tensor(np.ones((5, 40)))
+
+    def total(x: Tensor) -> Any:
+        _, rows = scan(lambda c, row: (c, row.dropout(0.5)), Tensor(0.0), x)
+        return rows.sum(), rows
+
+    with Tensor.train():
+        slope, rows = grad(total, has_aux=True)(x)
+    np.testing.assert_array_equal(slope.numpy(), rows.numpy())
+    assert 0 < (rows.numpy() == 0).sum() < 200
+
+
+# *** derivatives ***
+
+
+@pytest.mark.parametrize("reverse", [False, True])
+def test_gradients_are_those_of_a_loop(device: str, reverse: bool) -> None:
+    by = (0, 1, 2)
+    found = grad(network(scan, reverse), by)(*point())
+    close(found, grad(network(in_python, reverse), by)(*point()))
+
+
+@pytest.mark.parametrize("reverse", [False, True])
+def test_second_derivatives_are_those_of_a_loop(device: str, reverse: bool) -> None:
+    def length(loop: Function) -> Function:
+        slopes = grad(network(loop, reverse), (0, 1, 2))
+        return lambda *args: sum((slope * slope).sum() for slope in slopes(*args))
+
+    wanted = grad(length(in_python), (0, 1, 2))(*point())
+    for found, other in zip(grad(length(scan), (0, 1, 2))(*point()), wanted, strict=True):
+        scale = abs(other.numpy()).max()
+        np.testing.assert_allclose(found.numpy() / scale, other.numpy() / scale, atol=1e-9)
+
+
+@pytest.mark.parametrize("reverse", [False, True])
+def test_tangents_are_those_of_a_loop(device: str, reverse: bool) -> None:
+    along = tuple(Tensor(RNG.normal(size=array.shape)) for array in (WEIGHT, STATE, ROWS))
+    found = jvp(network(scan, reverse), tuple(point()), along)
+    close(found, jvp(network(in_python, reverse), tuple(point()), along))
+
+
+def test_backward_after_the_value_was_read(device: str) -> None:
+    weight, state, rows = (Tensor(a.numpy(), requires_grad=True) for a in point())
+    value = network(scan, False)(weight, state, rows)
+    value.item()
+    value.backward()
+    wanted = grad(network(in_python, False), (0, 1, 2))(*point())
+    close([weight.grad, state.grad, rows.grad], wanted)
+
+
+def test_hooks_see_the_whole_gradient(device: str) -> None:
+    weight = Tensor(WEIGHT, requires_grad=True)
+    seen: list[Tensor] = []
+    weight.register_hook(lambda slope: seen.append(slope) or slope * 2)
+    _, state, rows = point()
+    network(scan, False)(weight, state, rows).backward()
+    (wanted,) = grad(network(in_python, False), (0,))(*point())
+    close([*seen, weight.grad], [wanted, wanted * 2])
+
+
+def test_a_checkpointed_loop(device: str) -> None:
+    def function(*args: Tensor) -> Any:
+        return checkpoint(network(scan, False), *args)
+
+    close(grad(function, (0, 1, 2))(*point()), grad(network(in_python, False), (0, 1, 2))(*point()))
+
+
+def test_integers_have_no_gradient(device: str) -> None:
+    def total(x: Tensor) -> Tensor:
+        (last, count), _ = scan(
+            lambda c, row: ((c[0] * row, c[1] + 1), c[1]), (Tensor(np.float64(1)), 0), x
+        )
+        return last * count
+
+    x = np.array([2.0, 3.0, 5.0])
+    np.testing.assert_allclose(grad(total)(Tensor(x)).numpy(), 3 * x.prod() / x)
+
+
+# *** mapped ***
+
+AXES: list[Sequence[int | None]] = [(None, 0, 0), (0, None, None), (None, None, 0), (None, 0, None)]
+
+
+@pytest.mark.parametrize("axes", AXES)
+@pytest.mark.parametrize("reverse", [False, True])
+def test_a_mapped_loop(device: str, axes: Sequence[int | None], reverse: bool) -> None:
+    pairs = zip(axes, (WEIGHT, STATE, ROWS), strict=True)
+    args = [
+        Tensor(array if axis is None else RNG.normal(size=(3, *array.shape)))
+        for axis, array in pairs
+    ]
+    found, wanted = network(scan, reverse), network(in_python, reverse)
+    close([vmap(found, tuple(axes))(*args)], [vmap(wanted, tuple(axes))(*args)])
+    by = (0, 1, 2)
+    slopes = vmap(grad(found, by), tuple(axes))(*args)
+    close(slopes, vmap(grad(wanted, by), tuple(axes))(*args), 1e-8)
+
+
+# *** captured ***
+
+
+def test_a_captured_training_step(device: str) -> None:
+    def losses(loop: Function, jit: int) -> list[float]:
+        weight = Tensor(WEIGHT, requires_grad=True)
+        optimizer = nn.optim.SGD([weight], lr=0.01)
+
+        @TinyJit
+        def step(rows: Tensor) -> Tensor:
+            optimizer.zero_grad()
+            loss = network(loop, False)(weight, Tensor(STATE), rows)
+            loss.backward()
+            optimizer.step()
+            return loss.realize()
+
+        batches = np.random.default_rng(1).normal(size=(6, *ROWS.shape))
+        with Context(JIT=jit):
+            return [step(Tensor(rows)).item() for rows in batches]
+
+    wanted = losses(in_python, 0)
+    for jit in (0, 1, 2):
+        np.testing.assert_allclose(losses(scan, jit), wanted, rtol=1e-9)
+
+
+def test_a_captured_length_that_is_a_variable(device: str) -> None:
+    n = Variable("n", 1, 6)
+    weight = Tensor(WEIGHT)
+
+    @TinyJit
+    def step(rows: Tensor) -> Tensor:
+        return scan(lambda c, x: (c @ weight + x, None), Tensor(STATE), rows)[0].realize()
+
+    memory = Tensor(ROWS).contiguous().realize()
+    for count in (2, 5, 6, 1, 3):
+        wanted = STATE
+        for row in ROWS[:count]:
+            wanted = wanted @ WEIGHT + row
+        np.testing.assert_allclose(step(memory[: n.bind(count)]).numpy(), wanted, rtol=1e-9)
+
+
+# *** errors ***
+
+
+@pytest.mark.parametrize(
+    ("function", "message"),
+    [
+        (lambda c, x: c, r"\[scan\] the function returns a pair \(carry, y\), not dict"),
+        (lambda c, x: ({"a": c["a"]}, x), r"the carry that the function returns: a dict of 'a'"),
+        (lambda c, x: ({"a": c["a"], "b": None}, x), r"carry\['b'\] is a Tensor before a trip"),
+        (
+            lambda c, x: ({"a": c["a"].float(), "b": c["b"]}, x),
+            r"carry\['a'\] is of dtypes.float64 before a trip and of dtypes.float32 after it",
+        ),
+        (
+            lambda c, x: ({"a": c["a"], "b": c["b"].sum(0)}, x),
+            r"carry\['b'\] has shape \(2, 4\) before a trip and \(4,\) after it",
+        ),
+        (lambda c, x: (c, c["a"].sum().item()), r"the values of one trip are known only when"),
+        (lambda c, x: (c, "text"), r"y holds 'text' \(str\)"),
+    ],
+)
+def test_functions_that_are_no_trip(device: str, function: Function, message: str) -> None:
+    init = {"a": Tensor(STATE), "b": Tensor(STATE)}
+    with pytest.raises(LoopError, match=message):
+        scan(function, init, Tensor(ROWS))
+
+
+def test_a_write_to_a_tensor_from_outside(device: str) -> None:
+    outside = Tensor(STATE).realize()
+
+    def step(carry: Tensor, row: Tensor) -> Any:
+        outside.assign(outside + row)
+        return carry, row
+
+    with pytest.raises(LoopError, match=r"writes to a tensor from outside, of shape \(2, 4\)"):
+        scan(step, Tensor(0.0), Tensor(ROWS))
+    np.testing.assert_array_equal(outside.numpy(), STATE)
+
+
+def test_rows_that_do_not_fit(device: str) -> None:
+    with pytest.raises(ShapeError, match=r"\[scan\] a tensor in xs has 4 rows, in shape \(4, 4\)"):
+        scan(lambda c, x: (c, None), Tensor(0.0), (Tensor(ROWS), Tensor(WEIGHT)))
+    with pytest.raises(ShapeError, match=r"has 6 rows.*there are to be 5"):
+        scan(lambda c, x: (c, None), Tensor(0.0), Tensor(ROWS), length=5)
+    with pytest.raises(ShapeError, match="neither xs nor a length"):
+        scan(lambda c, x: (c, None), Tensor(0.0))
+    with pytest.raises(ShapeError, match="a tensor without axes"):
+        scan(lambda c, x: (c, None), Tensor(0.0), Tensor(1.0))
+    with pytest.raises(TypeError, match="length is an integer"):
+        scan(lambda c, x: (c, None), Tensor(0.0), length=2.5)
+
+
+def test_an_error_in_the_function_reaches_the_caller(device: str) -> None:
+    def step(carry: Tensor, row: Tensor) -> Any:
+        raise KeyError("mine")
+
+    with pytest.raises(KeyError, match="mine"):
+        scan(step, Tensor(0.0), Tensor(ROWS))
