@@ -14,6 +14,7 @@ from ferrule.nn.shown import Shown
 from ferrule.tensor import Tensor
 from ferrule.tensor.checked import checks_arguments
 from ferrule.tensor.data import DTypeLike
+from ferrule.transforms import scan
 
 States: TypeAlias = tuple[Tensor, ...]
 """The hidden state, and for an LSTM the cell's too: each (N, hidden_size)."""
@@ -313,16 +314,16 @@ class _Recurrent(_Steps):
         shrinking = self._parameter("weight_hr", place)
         # The products with the inputs need no state: one for all steps.
         given = x.linear(weight.transpose(), self._parameter("bias_ih", place))
-        outs: list[Tensor] = []
-        for step in given.unbind()[:: -1 if reverse else 1]:
+
+        def step(states: States, given: Tensor) -> tuple[States, Tensor]:
             kept = states[0].linear(matrix.transpose(), bias)
-            states = self._step(step, kept, states)
+            states = self._step(given, kept, states)
             if shrinking is not None:
                 states = (states[0].linear(shrinking.transpose()), *states[1:])
-            outs.append(states[0])
-        if reverse:
-            outs.reverse()
-        return Tensor.stack(outs), states
+            return states, states[0]
+
+        last, out = scan(step, states, given, reverse=reverse)
+        return out, last
 
 
 class _OneState(_Recurrent):
