@@ -25,6 +25,7 @@ PUBLIC = {
     "Variable",
     "array_api",
     "checkpoint",
+    "cond",
     "custom_vjp",
     "dtypes",
     "enable_grad",
@@ -49,6 +50,7 @@ PUBLIC = {
     "value_and_grad",
     "vjp",
     "vmap",
+    "while_loop",
 }
 
 
@@ -74,6 +76,7 @@ HOMES = {
     "TinyJit": "ferrule.jit",
     "Variable": "ferrule.ir.expr",
     "checkpoint": "ferrule.transforms",
+    "cond": "ferrule.transforms",
     "custom_vjp": "ferrule.transforms",
     "dtypes": "ferrule.ir.dtype",
     "enable_grad": "ferrule.autograd",
@@ -95,6 +98,7 @@ HOMES = {
     "value_and_grad": "ferrule.transforms",
     "vjp": "ferrule.transforms",
     "vmap": "ferrule.transforms",
+    "while_loop": "ferrule.transforms",
 }
 
 

@@ -85,8 +85,8 @@ TENSOR = {
 }
 MODULES = {
     "ferrule": """
-        grad value_and_grad vjp jvp vmap scan jacobian hessian checkpoint from_dlpack no_grad
-        enable_grad TinyJit Variable Device dtypes Context
+        grad value_and_grad vjp jvp vmap scan while_loop cond jacobian hessian checkpoint no_grad
+        enable_grad from_dlpack TinyJit Variable Device dtypes Context
     """,
     "ferrule.nn": """
         Linear Bilinear Embedding EmbeddingBag Conv1d Conv2d Conv3d ConvTranspose1d ConvTranspose2d

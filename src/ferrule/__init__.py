@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from ferrule.tensor import Tensor
     from ferrule.transforms import (
         checkpoint,
+        cond,
         custom_vjp,
         grad,
         hessian,
@@ -43,6 +44,7 @@ if TYPE_CHECKING:
         value_and_grad,
         vjp,
         vmap,
+        while_loop,
     )
 
 __version__ = "0.1.0"
@@ -56,6 +58,7 @@ __all__ = [
     "Variable",
     "array_api",
     "checkpoint",
+    "cond",
     "custom_vjp",
     "dtypes",
     "enable_grad",
@@ -80,6 +83,7 @@ __all__ = [
     "value_and_grad",
     "vjp",
     "vmap",
+    "while_loop",
 ]
 
 

@@ -9,8 +9,8 @@ import pytest
 from tests.planning import Work
 
 from ferrule import Context, GlobalCounters, Tensor, TinyJit, Variable, nn
-from ferrule.errors import LoopError, ShapeError
-from ferrule.transforms import checkpoint, grad, jvp, scan, vmap
+from ferrule.errors import GradientError, LoopError, ShapeError, VmapError
+from ferrule.transforms import checkpoint, cond, grad, jvp, scan, vmap, while_loop
 
 RNG = np.random.default_rng(5)
 ROWS, WEIGHT, STATE = (RNG.normal(size=n) for n in ((6, 2, 4), (4, 4), (2, 4)))
@@ -393,6 +393,175 @@ def test_a_captured_length_that_is_a_variable(device: str) -> None:
         for row in ROWS[:count]:
             wanted = wanted @ WEIGHT + row
         np.testing.assert_allclose(step(memory[: n.bind(count)]).numpy(), wanted, rtol=1e-9)
+
+
+# *** loops that end by a condition ***
+
+
+def roots(loop: Function, max_trips: int | None = 40) -> Function:
+    """Newton's method for the cube root, in so many trips as it takes."""
+
+    def function(number: Tensor, factor: Tensor) -> Any:
+        def step(carry: Any) -> Any:
+            x, count = carry
+            return x - (x**3 - number * factor) / (3 * x**2), count + 1
+
+        def goes_on(carry: Any) -> Tensor:
+            x, _ = carry
+            return ((x**3 - number * factor).abs() > 1e-9).any()
+
+        return loop(goes_on, step, (number, 0), max_trips)
+
+    return function
+
+
+def while_in_python(cond: Function, body: Function, value: Any, max_trips: int | None) -> Any:
+    trips = 0
+    value = (value[0], Tensor(0))
+    while trips != max_trips and cond(value).item():
+        value = body(value)
+        trips += 1
+    return value
+
+
+NUMBERS, FACTOR = np.array([2.0, 30.0, 0.5]), np.array([1.0, 2.0, 3.0])
+
+
+@pytest.mark.parametrize("max_trips", [None, 0, 3, 40])
+def test_a_loop_ends_when_its_condition_does(device: str, max_trips: int | None) -> None:
+    args = Tensor(NUMBERS), Tensor(FACTOR)
+    found = roots(while_loop, max_trips)(*args)
+    close(found, roots(while_in_python, max_trips)(*args))
+
+
+def test_a_loop_without_a_first_trip(device: str) -> None:
+    last, count = while_loop(lambda c: c[0] < 0, lambda c: (c[0] - 1, c[1] + 1), (Tensor(3.0), 0))
+    assert (last.item(), count.item()) == (3.0, 0)
+
+
+@pytest.mark.parametrize("max_trips", [3, 40])
+def test_the_gradient_of_a_loop_with_a_condition(device: str, max_trips: int) -> None:
+    def total(loop: Function) -> Function:
+        return lambda *args: (roots(loop, max_trips)(*args)[0] ** 2).sum()
+
+    args = Tensor(NUMBERS), Tensor(FACTOR)
+    close(grad(total(while_loop), (0, 1))(*args), grad(total(while_in_python), (0, 1))(*args))
+    along = Tensor(FACTOR), Tensor(NUMBERS)
+    close(jvp(total(while_loop), args, along), jvp(total(while_in_python), args, along))
+
+
+def test_second_derivatives_of_a_loop_with_a_condition(device: str) -> None:
+    def slope(loop: Function) -> Function:
+        inner = grad(lambda *args: (roots(loop)(*args)[0] ** 2).sum(), (0, 1))
+        return lambda *args: sum((part**2).sum() for part in inner(*args))
+
+    args = Tensor(NUMBERS), Tensor(FACTOR)
+    close(grad(slope(while_loop), (0, 1))(*args), grad(slope(while_in_python), (0, 1))(*args))
+
+
+def test_a_gradient_through_any_number_of_trips(device: str) -> None:
+    x = Tensor(3.0, requires_grad=True)
+    last = while_loop(lambda c: c > 1, lambda c: c / 2, x)
+    assert last.item() == 0.75
+    with pytest.raises(GradientError, match=r"\[while_loop\] a gradient arrives.*give max_trips"):
+        last.backward()
+
+
+def test_a_captured_loop_with_a_condition(device: str) -> None:
+    function = TinyJit(lambda *args: [t.realize() for t in roots(while_loop)(*args)])
+    for scale in (1.0, 1.0, 5.0, 300.0, 0.1):
+        args = Tensor(NUMBERS * scale), Tensor(FACTOR)
+        close(function(*args), roots(while_in_python)(*args))
+
+
+def test_a_mapped_loop_whose_condition_is_the_same_for_all(device: str) -> None:
+    def function(x: Tensor) -> Tensor:
+        pair = while_loop(lambda c: c[1] < 4, lambda c: (c[0] * 2 + x, c[1] + 1), (x, 0))
+        return pair[0]
+
+    found = vmap(function)(Tensor(NUMBERS))
+    np.testing.assert_allclose(found.numpy(), NUMBERS * 31)
+    with pytest.raises(VmapError, match="differs from lane to lane"):
+        vmap(lambda x: while_loop(lambda c: c < 4, lambda c: c * 2, x))(Tensor(NUMBERS))
+
+
+# *** choices ***
+
+
+def choice(x: Tensor, y: Tensor) -> Tensor:
+    return cond(x.sum() > 0, lambda a, b: (a * b.exp()).tanh(), lambda a, b: (a @ a.T) @ b, x, y)
+
+
+@pytest.mark.parametrize("sign", [1.0, -1.0])
+def test_a_choice_between_functions(device: str, sign: float) -> None:
+    a, b = np.abs(WEIGHT) * sign, np.abs(WEIGHT.T)
+    wanted = np.tanh(a * np.exp(b)) if sign > 0 else a @ a.T @ b
+    np.testing.assert_allclose(choice(Tensor(a), Tensor(b)).numpy(), wanted, rtol=1e-9)
+
+    def plain(x: Tensor, y: Tensor) -> Tensor:
+        return (x * y.exp()).tanh() if sign > 0 else (x @ x.T) @ y
+
+    def first(f: Function) -> Function:
+        return grad(lambda *args: (f(*args) ** 2).sum(), (0, 1))
+
+    def second(f: Function) -> Function:
+        return grad(lambda *args: sum((part**2).sum() for part in first(f)(*args)), (0, 1))
+
+    args = Tensor(a), Tensor(b)
+    close(first(choice)(*args), first(plain)(*args), 1e-7)
+    close(second(choice)(*args), second(plain)(*args), 1e-7)
+    close(jvp(choice, args, args[::-1]), jvp(plain, args, args[::-1]), 1e-7)
+
+
+def test_only_the_chosen_function_is_computed(device: str) -> None:
+    x = Tensor(np.ones((30, 30)))
+    for sign, is_cheap in ((1, True), (-1, False)):
+        before = GlobalCounters.global_ops
+        pred = (x * sign).sum() > 0
+        cond(pred, lambda: x.sum(), lambda: (x @ x @ x).exp().sum()).realize()
+        assert (GlobalCounters.global_ops - before < 30**3) is is_cheap
+
+
+def test_a_captured_choice(device: str) -> None:
+    function = TinyJit(lambda x, y: choice(x, y).realize())
+    b = np.abs(WEIGHT.T)
+    for sign in (1.0, -1.0, 1.0, -1.0, -1.0):
+        a = np.abs(WEIGHT) * sign
+        wanted = np.tanh(a * np.exp(b)) if sign > 0 else a @ a.T @ b
+        np.testing.assert_allclose(function(Tensor(a), Tensor(b)).numpy(), wanted, rtol=1e-9)
+
+
+def test_a_choice_in_a_loop(device: str) -> None:
+    def step(total: Tensor, row: Tensor) -> Any:
+        total = cond(row.sum() > 0, lambda: total + row, lambda: total * 0.5)
+        return total, total
+
+    last, rows = scan(step, Tensor(STATE), Tensor(ROWS))
+    total = STATE
+    for row, found in zip(ROWS, rows.numpy(), strict=True):
+        total = total + row if row.sum() > 0 else total * 0.5
+        np.testing.assert_allclose(found, total, rtol=1e-9)
+    np.testing.assert_allclose(last.numpy(), total, rtol=1e-9)
+
+
+def test_a_python_bool_chooses_at_once() -> None:
+    def fails() -> Any:
+        raise AssertionError("called")
+
+    assert cond(True, lambda: 3, fails) == 3
+    assert cond(np.bool_(False), fails, lambda: 4) == 4
+
+
+def test_choices_that_do_not_fit(device: str) -> None:
+    x = Tensor(STATE)
+    with pytest.raises(LoopError, match=r"true_fn gives dtypes.float64 of shape \(2, 4\), and fal"):
+        cond(x.sum() > 0, lambda: x, lambda: x.sum(0))
+    with pytest.raises(LoopError, match=r"the result of false_fn: Tensor does not match"):
+        cond(x.sum() > 0, lambda: (x, x), lambda: x)
+    with pytest.raises(ShapeError, match=r"\[cond\] the condition has shape \(2, 4\)"):
+        cond(x > 0, lambda: x, lambda: x)
+    with pytest.raises(LoopError, match=r"the values of one trip are known only when"):
+        while_loop(lambda _: True, lambda c: c * c.sum().item(), x)
 
 
 # *** errors ***

@@ -298,8 +298,9 @@ class Compiled:
 
     `runtime(name, lib)` gives a program to be called as `program(*handles, vals=(), wait=False)`;
     `graph` is None, or called as `graph(jit_cache, input_rawbuffers, var_vals)`, and `loop` is None
-    or called as `loop(steps)`, which gives None or what runs these `LoopStep`s. A device whose
-    renderer, compiler and runtime are None only holds memory: tensors can be copied there and back.
+    or called as `loop(steps, condition)`, which gives None or what runs these `LoopStep`s. A device
+    whose renderer, compiler and runtime are None only holds memory: tensors can be copied there and
+    back.
     """
 
     def __init__(

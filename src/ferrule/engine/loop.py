@@ -7,10 +7,13 @@ those of one run of a `Loop`, which computes as many of them as somebody needs.
 
 from __future__ import annotations
 
+import itertools
 import time
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from typing import Any, Final, TypeAlias, final
 from weakref import WeakValueDictionary
+
+import numpy as np
 
 from ferrule.base.config import config
 from ferrule.base.helpers import round_up
@@ -25,7 +28,7 @@ from ferrule.fusion.graph import toposort
 from ferrule.fusion.plans.execution_plan import ExecutionPlan
 from ferrule.ir.buffer import Buffer
 from ferrule.ir.dtype import DType, dtypes
-from ferrule.ir.expr import Expr, Variable, as_expr, sint, unbind
+from ferrule.ir.expr import Expr, Variable, sint, unbind
 from ferrule.ir.lazy import LazyBuffer
 from ferrule.ir.lazyop import LoadOps, MovementOps
 from ferrule.ir.op_table import PLAIN_MOVEMENTS
@@ -137,12 +140,18 @@ def made_of(roots: Sequence[LazyBuffer], leaves: Iterable[LazyBuffer]) -> set[La
     return found
 
 
-def _invariants(roots: Sequence[LazyBuffer], leaves: Sequence[LazyBuffer]) -> list[LazyBuffer]:
+def _invariants(
+    roots: Sequence[LazyBuffer], leaves: Sequence[LazyBuffer], since: int | None
+) -> list[LazyBuffer]:
     """The values that are the same in each trip: they are computed once, before the loop.
 
-    These are the largest that are no movement of others, so that nothing is copied for it.
+    These are the largest that are no movement of others, so that nothing is copied for it, and not
+    made `since`.
     """
     varying = made_of(roots, leaves)
+    if since is not None:
+        below = toposort_until(roots, dict.fromkeys(leaves))
+        varying |= {node for node in below if node.serial >= since and node.realized is None}
     found: dict[LazyBuffer, None] = {}
     stack = list(roots)
     seen = set(leaves)
@@ -163,6 +172,34 @@ def _invariants(roots: Sequence[LazyBuffer], leaves: Sequence[LazyBuffer]) -> li
     return list(found)
 
 
+@final
+@dataclass(frozen=True)
+class Trips:
+    """How often a loop runs its body, and in which direction."""
+
+    most: sint | None
+    """The number of trips, or the largest number; None: any number."""
+    backwards: bool = False
+    """True if the first trip has the last row."""
+    condition: int | None = None
+    """The number of a carried value that is true while the loop is to go on."""
+    count: LazyBuffer | None = None
+    """A number of trips that is known when the loop runs."""
+    since: int | None = None
+    """Nodes with this serial number or a later one are not computed before the loop, as they may
+    not be needed at all."""
+
+    @property
+    def rows(self) -> sint:
+        """The number of rows of results."""
+        return 1 if self.most is None else self.most
+
+    def form(self) -> LoopForm:
+        """All that equal loops have in common."""
+        most = unbind(self.most)[0] if isinstance(self.most, Expr) else self.most
+        return most, self.backwards, self.condition, self.count is not None
+
+
 _MEMORY: Final = object()
 """The handle of the memory of placeholders in plans, which is never touched."""
 
@@ -173,47 +210,55 @@ def _in_plan(node: LazyBuffer) -> LazyBuffer:
     return LazyBuffer.in_buffer(buffer, node.shape)
 
 
-Results: TypeAlias = Sequence[LazyBuffer]
+@final
+@dataclass(frozen=True, eq=False)
+class Results:
+    """The nodes of a loop's results."""
+
+    last: list[LazyBuffer]
+    """The carried values after the last trip."""
+    stacked: list[LazyBuffer]
+    """The rows of all trips."""
+    kept: list[LazyBuffer]
+    """The carried values before each trip."""
+    count: LazyBuffer
+    """The number of trips."""
 
 
 def loop_results(
     body: Body,
     starts: Sequence[LazyBuffer],
     arrays: Sequence[LazyBuffer],
-    trips: sint,
-    backwards: bool,
+    trips: Trips,
     device: str,
-) -> tuple[list[LazyBuffer], list[LazyBuffer], list[LazyBuffer]]:
-    """The last carries, the stacked rows, and the stacked carries that trips began with.
-
-    `starts` are the first carries, `arrays` have a row for each trip, which begins with the last
-    one if the loop goes `backwards`.
-    """
+) -> Results:
+    """The results of a loop. `starts` are the first carries, `arrays` have a row for each trip."""
     n = len(body.carries)
-    constants = _invariants(body.outs, [*body.carries, *body.rows])
+    constants = _invariants(body.outs, [*body.carries, *body.rows], trips.since)
     twins = {node: _in_plan(node) for node in (*body.carries, *body.rows, *constants)}
     leaves = list(twins.values())
     outs = _distinct(rebuilt(body.outs, twins), twins)
     sources, firsts = zip(*map(_rows_of, arrays), strict=True) if arrays else ((), ())
-    free = unbind(trips)[0] if isinstance(trips, Expr) else trips
     inner = Body(leaves[:n], leaves[n : n + len(arrays)], outs)
-    runner = _loop(inner, leaves[n + len(arrays) :], free, backwards, tuple(firsts), device)
+    runner = _loop(inner, leaves[n + len(arrays) :], trips.form(), tuple(firsts), device)
+    rows, n_outs = trips.rows, len(outs)
     carried = [(node.shape, node.dtype) for node in body.carries]
-    stacked = [((trips, *node.shape), node.dtype) for node in body.outs[n:]]
-    kept = [((trips + 1, *shape), dtype) for shape, dtype in carried]
+    stacked = [((rows, *node.shape), node.dtype) for node in body.outs[n:]]
+    kept = [((rows + 1, *shape), dtype) for shape, dtype in carried]
+    counted = [] if trips.count is None else [trips.count]
     nodes = LazyBuffer.several(
         runner,
-        [*starts, *sources, *constants],
-        [*carried, *stacked, *kept],
+        [*starts, *sources, *constants, *counted],
+        [*carried, *stacked, *kept, ((1,), dtypes.int32)],
         device,
-        1 if isinstance(trips, int) else trips,
+        1 if isinstance(rows, int) else rows,
     )
-    first = 1 if backwards else 0
+    first = 1 if trips.backwards else 0
     kept_rows = [
-        node.shrink([(first, trips + first), *[(0, size) for size in node.shape[1:]]])
-        for node in nodes[n + len(stacked) :]
+        node.shrink([(first, rows + first), *[(0, size) for size in node.shape[1:]]])
+        for node in nodes[n_outs : n_outs + n]
     ]
-    return nodes[:n], nodes[n : n + len(stacked)], kept_rows
+    return Results(nodes[:n], nodes[n:n_outs], kept_rows, nodes[-1])
 
 
 def _distinct(
@@ -242,14 +287,16 @@ def _rows_of(array: LazyBuffer) -> tuple[LazyBuffer, sint]:
 
 # *** runs ***
 
+LoopForm: TypeAlias = tuple[sint | None, bool, int | None, bool]
+"""See `Trips.form`."""
+
 _loops: WeakValueDictionary[tuple[Hashable, ...], Loop] = WeakValueDictionary()
 
 
 def _loop(
     body: Body,
     constants: Sequence[LazyBuffer],
-    trips: sint,
-    backwards: bool,
+    form: LoopForm,
     firsts: tuple[sint, ...],
     device: str,
 ) -> Loop:
@@ -262,10 +309,10 @@ def _loop(
     outs = tuple([numbers[out] for out in body.outs])
     unread = tuple([(leaf.shape, leaf.dtype) for leaf in leaves if leaf not in numbers])
     shape = len(body.carries), len(body.rows)
-    key = (graph.key, named, outs, unread, shape, trips, backwards, firsts, device)
+    key = (graph.key, named, outs, unread, shape, form, firsts, device)
     found = None if graph.key is None else _loops.get(key)
     if found is None:
-        found = Loop(body, constants, trips, backwards, firsts, device)
+        found = Loop(body, constants, form, firsts, device)
         if graph.key is not None:
             found = _loops.setdefault(key, found)
     return found
@@ -273,11 +320,11 @@ def _loop(
 
 @final
 class Loop(JITRunner):
-    """Runs a body for each trip. Its buffers: one byte, the results, the starts and arrays, and
-    what is the same in each trip.
+    """Runs a body for each trip. Its buffers: one byte, the results, the starts and arrays, what is
+    the same in each trip, and the number of trips if that is known when it runs.
 
     `numbers` are those of the results that it computes, among all that there are: last carries,
-    stacked rows, stacked carries. None: it is to be `narrowed` before it runs.
+    stacked rows, stacked carries, number of trips. None: it is to be `narrowed` before it runs.
     """
 
     is_pure = True
@@ -287,21 +334,20 @@ class Loop(JITRunner):
         self,
         body: Body,
         constants: Sequence[LazyBuffer],
-        trips: sint,
-        backwards: bool,
+        form: LoopForm,
         firsts: tuple[sint, ...],
         device: str,
         numbers: tuple[int, ...] | None = None,
     ) -> None:
         self.body = body
         self.constants = constants
-        self.trips = trips
-        self.backwards = backwards
+        self.form = form
+        self.trips, self.backwards, self.condition, self.is_counted = form
         self.firsts = firsts
         self.device = device
         self.numbers = numbers
-        self.n_results = 0 if numbers is not None else len(body.carries) + len(body.outs)
-        self.name = f"loop of {trips}"
+        self.n_results = 0 if numbers is not None else len(body.carries) + len(body.outs) + 1
+        self.name = "loop" if self.trips is None else f"loop of {self.trips}"
         self._narrowed: dict[tuple[int, ...], Loop] = {}
         if numbers is None:
             return
@@ -309,22 +355,15 @@ class Loop(JITRunner):
         self._plan = _LoopPlan(self)
         self.vars = self._plan.vars
         self.may_raise = self._plan.may_raise
-        self.op_estimate = as_expr(trips) * self._plan.op_estimate
-        self.mem_estimate = as_expr(trips) * self._plan.mem_estimate
+        most = 1 if self.trips is None else self.trips
+        self.op_estimate = most * self._plan.op_estimate
+        self.mem_estimate = most * self._plan.mem_estimate
 
     def narrowed(self, numbers: tuple[int, ...]) -> Loop:
         """The loop that computes the results with these numbers alone."""
         found = self._narrowed.get(numbers)
         if found is None:
-            made = Loop(
-                self.body,
-                self.constants,
-                self.trips,
-                self.backwards,
-                self.firsts,
-                self.device,
-                numbers,
-            )
+            made = Loop(self.body, self.constants, self.form, self.firsts, self.device, numbers)
             found = self._narrowed.setdefault(numbers, made)
         return found
 
@@ -336,7 +375,7 @@ class Loop(JITRunner):
         jit: bool = False,
     ) -> float | None:
         """Run all trips."""
-        trips = self.trips if isinstance(self.trips, int) else self.trips.infer(var_vals)
+        trips = self.trips.infer(var_vals) if isinstance(self.trips, Expr) else self.trips
         return self._plan.run(rawbufs, trips, var_vals, wait, jit)
 
 
@@ -352,7 +391,12 @@ class _LoopPlan:
         place = {number: 1 + i for i, number in enumerate(numbers)}
         n, n_outs = len(body.carries), len(body.outs)
         first = 1 + len(numbers)
-        self._scratch = first + n + len(body.rows) + len(loop.constants)
+        count = first + n + len(body.rows) + len(loop.constants)
+        self._count = count if loop.is_counted else None
+        """The number of the buffer with the number of trips."""
+        self._counted = place.get(n_outs + n)
+        """The number of the result with the number of trips."""
+        self._scratch = count + loop.is_counted
         """The number of the loop's own memory, after all that it is given."""
         self._tables: list[Buffer] = []
         needed = self._needed_carries(place)
@@ -378,6 +422,10 @@ class _LoopPlan:
                 out = body.outs[k]
                 targets[out] = Stream(place[k], 0, _nbytes(out), 0, 0, loop.backwards)
         self._plan_steps(list(targets), targets)
+        self._condition: Operand | None = None
+        if loop.condition is not None:
+            self._condition = Operand(targets[body.outs[loop.condition]], 0, 1, dtypes.bool)
+            self._start = first + loop.condition
         self.vars = tuple(
             dict.fromkeys(
                 [*_variables(loop.trips), *[v for s in self.steps for v in s.runner.vars]]
@@ -387,13 +435,15 @@ class _LoopPlan:
         self.op_estimate: sint = sum([step.runner.op_estimate for step in self.steps])
         self.mem_estimate: sint = sum([step.runner.mem_estimate for step in self.steps])
         maker = getattr(Device[loop.device], "loop", None)
-        self._native = None if maker is None else maker(self.steps)
+        self._native = None if maker is None else maker(self.steps, self._condition)
 
     def _needed_carries(self, place: Mapping[int, int]) -> list[int]:
         """The carried values that results depend on."""
         body = self._loop.body
         n, n_outs = len(body.carries), len(body.outs)
         needed = {k for k in range(n) if k in place or n_outs + k in place}
+        if self._loop.condition is not None:
+            needed.add(self._loop.condition)
         waiting = [body.outs[k] for k in range(n_outs) if k in needed or k in place]
         seen: set[LazyBuffer] = set()
         number = {leaf: k for k, leaf in enumerate(body.carries)}
@@ -484,7 +534,7 @@ class _LoopPlan:
     def run(
         self,
         rawbufs: Sequence[Buffer],
-        trips: int,
+        most: int | None,
         var_vals: dict[Variable, int],
         wait: bool,
         jit: bool,
@@ -492,45 +542,69 @@ class _LoopPlan:
         """Run all trips."""
         loop = self._loop
         started = time.perf_counter()
+        if self._count is not None:
+            count = int(rawbufs[self._count].borrowed()[0])
+            most = count if most is None else min(count, most)
+        if self._condition is not None and not rawbufs[self._start].borrowed()[0]:
+            most = 0
+        # A row's place does not depend on how many trips there are, but in a loop backwards.
+        trips = most or 0
         scratch = Buffer(loop.device, self._scratch_bytes, dtypes.uint8)
         buffers = [*rawbufs, scratch, *self._tables]
         for whole, stream, source, _ in self._copies:
             start = _part(buffers, whole, stream.at(0, trips))
             _copy_into(start, rawbufs[source])
-        if self._native is not None:
-            self._native.run(buffers, trips, var_vals)
-        else:
-            self._run_steps(buffers, trips, var_vals, jit)
+        done = most
+        if most != 0:
+            if self._native is not None:
+                done = self._native.run(buffers, most, var_vals)
+            else:
+                done = self._run_steps(buffers, most, var_vals, jit)
+        if self._condition is None:
+            done = most
+        assert done is not None, "a loop without an end"
+        if self._counted is not None:
+            rawbufs[self._counted].fill(np.array([done]))
         for whole, stream, _, result in self._copies:
             if result is not None:
-                _copy_into(rawbufs[result], _part(buffers, whole, stream.at(trips, trips)))
+                _copy_into(rawbufs[result], _part(buffers, whole, stream.at(done, trips)))
         if self._native is None:
             return None
         seconds = time.perf_counter() - started
         update_stats(
             loop.name,
-            loop.op_estimate,
-            loop.mem_estimate,
+            done * self.op_estimate,
+            done * self.mem_estimate,
             {**var_vals},
             seconds if wait or config().DEBUG >= 2 else None,
             len(rawbufs),
             jit=jit,
-            num_kernels=trips * len(self.steps),
+            num_kernels=done * len(self.steps),
             device=loop.device,
         )
         return seconds
 
     def _run_steps(
-        self, buffers: Sequence[Buffer], trips: int, var_vals: dict[Variable, int], jit: bool
-    ) -> None:
-        for trip in range(trips):
+        self, buffers: Sequence[Buffer], most: int | None, var_vals: dict[Variable, int], jit: bool
+    ) -> int:
+        """Run up to so many trips one by one; returns how many it were."""
+        trips = most or 0
+        for trip in itertools.count():
+            if trip == most:
+                return trip
             for step in self.steps:
                 used = [_part(buffers, o, o.stream.at(trip, trips)) for o in step.operands]
                 step.runner(used, var_vals, jit=jit)
+            condition = self._condition
+            if condition is not None:
+                place = condition.stream.at(trip, trips)
+                if not _part(buffers, condition, place).borrowed()[0]:
+                    return trip + 1
+        raise AssertionError("counting ends")
 
 
-def _variables(size: sint) -> list[Variable]:
-    if isinstance(size, int):
+def _variables(size: sint | None) -> list[Variable]:
+    if not isinstance(size, Expr):
         return []
     return sorted([v for v in size.vars() if isinstance(v, Variable)], key=lambda v: v.name)
 

@@ -1,5 +1,6 @@
 """Transformations of functions: derivatives, batching over axes, recomputing."""
 
+from ferrule.transforms.control import cond, while_loop
 from ferrule.transforms.custom_derivatives import custom_vjp
 from ferrule.transforms.derivatives import grad, jvp, linearize, value_and_grad, vjp
 from ferrule.transforms.jacobians import hessian, jacfwd, jacobian, jacrev
@@ -9,6 +10,7 @@ from ferrule.transforms.vectorize import vmap
 
 __all__ = [
     "checkpoint",
+    "cond",
     "custom_vjp",
     "grad",
     "hessian",
@@ -21,4 +23,5 @@ __all__ = [
     "value_and_grad",
     "vjp",
     "vmap",
+    "while_loop",
 ]

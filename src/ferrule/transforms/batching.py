@@ -37,6 +37,7 @@ from ferrule.engine.host import Array, HostFunction, on_host
 from ferrule.engine.loop import (
     Body,
     Loop,
+    Trips,
     loop_results,
     placeholder,
     rebuilt,
@@ -46,7 +47,7 @@ from ferrule.engine.random import Words, drawn_by, random_words
 from ferrule.fusion.dynamic.templates import Template
 from ferrule.ir.buffer import Buffer
 from ferrule.ir.dtype import dtypes
-from ferrule.ir.expr import Variable, sint
+from ferrule.ir.expr import Expr, Variable, sint
 from ferrule.ir.lazy import Handle, LazyBuffer
 from ferrule.ir.lazyop import (
     BinaryOps,
@@ -394,9 +395,11 @@ def _loop(node: LazyBuffer, sources: Sequence[LazyBuffer | None], size: sint) ->
     loop: Loop = node.arg
     body, n = loop.body, len(loop.body.carries)
     leaves = [*body.carries, *body.rows]
-    constants = node.srcs[len(leaves) :]
+    first, last = len(leaves), len(leaves) + len(loop.constants)
+    constants = node.srcs[first:last]
+    since = LazyBuffer.empty((), dtypes.uint8, "").serial if loop.is_counted else None
     outs = rebuilt(body.outs, dict(zip(loop.constants, constants, strict=True)))
-    outer = zip(constants, sources[len(leaves) :], strict=True)
+    outer = zip(constants, sources[first:last], strict=True)
     known = {one: wide for one, wide in outer if wide is not None}
     mapped = {leaf for leaf, wide in zip(leaves, sources, strict=False) if wide is not None}
     while True:
@@ -423,15 +426,22 @@ def _loop(node: LazyBuffer, sources: Sequence[LazyBuffer | None], size: sint) ->
             wide = spread(one, size) if wide is None else wide
             one = wide if number < n else _swapped(wide)
         (starts if number < n else arrays).append(one)
-    trips = loop.trips if isinstance(loop.trips, int) else node.shape[0]
+    most = node.shape[0] if isinstance(loop.trips, Expr) else loop.trips
+    count = node.srcs[-1] if loop.is_counted else None
+    if (count is not None and sources[-1] is not None) or (
+        loop.condition is not None and is_wide[loop.condition]
+    ):
+        raise VmapError(
+            "[vmap] the condition of a loop, or of a choice between functions, differs from lane "
+            "to lane; compute both values and choose by condition.where(a, b)"
+        )
+    trips = Trips(most, loop.backwards, loop.condition, count, since)
     arrays = [
-        array.shrink([(first, first + trips), *[(0, m) for m in array.shape[1:]]])
+        array.shrink([(first, first + trips.rows), *[(0, m) for m in array.shape[1:]]])
         for array, first in zip(arrays, loop.firsts, strict=True)
     ]
-    last, stacked, _ = loop_results(
-        Body(places[:n], places[n:], made), starts, arrays, trips, loop.backwards, node.device
-    )
-    return [*last, *stacked][0].srcs[0]
+    body = Body(places[:n], places[n:], made)
+    return loop_results(body, starts, arrays, trips, node.device).count.srcs[0]
 
 
 def _wide_leaf(leaf: LazyBuffer, size: sint) -> LazyBuffer:

@@ -9,7 +9,7 @@ results of reduces and of slow functions; the rest it computes again.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import field
+from dataclasses import field, replace
 from typing import Any, Final, TypeVar, final
 
 import numpy as np
@@ -17,6 +17,7 @@ import numpy as np
 from ferrule.autograd import (
     IDENTITY,
     GradEdge,
+    GradientError,
     Gradients,
     GradNode,
     Parts,
@@ -33,7 +34,16 @@ from ferrule.base.callbacks import call_back
 from ferrule.base.containers import leaves, mapped, matching
 from ferrule.base.helpers import check_function
 from ferrule.base.records import dataclass
-from ferrule.engine.loop import Body, LoopError, loop_results, made_of, placeholder, toposort_until
+from ferrule.engine.loop import (
+    Body,
+    LoopError,
+    Results,
+    Trips,
+    loop_results,
+    made_of,
+    placeholder,
+    toposort_until,
+)
 from ferrule.engine.random import Words, drawn_by, random_words
 from ferrule.ir.dtype import dtypes
 from ferrule.ir.expr import Expr, sint
@@ -88,25 +98,24 @@ def scan(
     (6.0, [10.0, 30.0, 60.0])
     """
     check_function(f, "scan")
-    init, xs = mapped(init, _as_tensor), mapped(xs, _as_tensor)
-    starts, arrays = _values("init", init), _values("xs", xs)
-    trips = _trips(arrays, length)
-    device = _device([*starts, *arrays])
-    trace = _Trace("scan", starts, arrays, trips, device)
+    init, xs = mapped(init, number_as_tensor), mapped(xs, number_as_tensor)
+    starts, arrays = values_in("scan", "init", init), values_in("scan", "xs", xs)
+    n_rows = _trips(arrays, length)
+    trace = LoopTrace("scan", starts, arrays, n_rows)
     found = trace.call(f, init, xs)
     if not isinstance(found, tuple) or len(found) != 2:
         raise LoopError(
             f"[scan] the function returns a pair (carry, y), not {_shown(found)}; return "
             "(carry, None) if there is nothing to stack"
         )
-    carry, y = mapped(found[0], _as_tensor), mapped(found[1], _as_tensor)
+    carry, y = mapped(found[0], number_as_tensor), mapped(found[1], number_as_tensor)
     following = check_carry("scan", init, carry)
-    rows = _values("y", y)
-    last, stacked = trace.loop(following, rows, reverse)
+    rows = values_in("scan", "y", y)
+    last, stacked = trace.loop(following, rows, Trips(n_rows, reverse))
     return filled_tensors(init, last), filled_tensors(y, stacked)
 
 
-def _as_tensor(leaf: Any) -> Any:
+def number_as_tensor(leaf: Any) -> Any:
     """Numbers and arrays as tensors; everything else as it is."""
     return Tensor(leaf) if isinstance(leaf, int | float | np.ndarray | np.generic) else leaf
 
@@ -117,12 +126,13 @@ def filled_tensors(tree: Any, values: Sequence[TracedValue]) -> Any:
     return mapped(tree, lambda leaf: None if leaf is None else Tensor._wrap(next(contents)))
 
 
-def _values(where: str, tree: Any) -> list[TracedValue]:
+def values_in(what: str, where: str, tree: Any) -> list[TracedValue]:
+    """The values of the tensors in containers. Raises `LoopError` for anything but tensors."""
     found = [leaf for leaf in leaves(tree) if leaf is not None]
     for leaf in found:
         if not isinstance(leaf, Tensor):
             raise LoopError(
-                f"[scan] {where} holds {leaf!r:.40} ({type(leaf).__name__}); it holds tensors, "
+                f"[{what}] {where} holds {leaf!r:.40} ({type(leaf).__name__}); it holds tensors, "
                 "numbers and arrays, or None, in tuples, lists, dicts and dataclasses"
             )
     return [leaf._read() for leaf in found]
@@ -156,10 +166,6 @@ def _trips(arrays: Sequence[TracedValue], length: sint | None) -> sint:
     if found is None:
         raise ShapeError("[scan] there are neither xs nor a length; give one of them")
     return found
-
-
-def _device(values: Sequence[TracedValue]) -> str | None:
-    return values[0].node.device if values else None
 
 
 def check_carry(what: str, init: Any, carry: Any) -> list[TracedValue]:
@@ -221,7 +227,7 @@ def _paths(tree: Any) -> Any:
 
 
 @final
-class _Trace:
+class LoopTrace:
     """The call of a function on placeholders, and the loop that it becomes."""
 
     def __init__(
@@ -229,16 +235,14 @@ class _Trace:
         what: str,
         starts: Sequence[TracedValue],
         arrays: Sequence[TracedValue],
-        trips: sint,
-        device: str | None,
+        rows: sint | None,
     ) -> None:
         self.what = what
-        self.starts = list(starts)
         self.arrays = list(arrays)
-        self.trips = trips
-        self._device = device
+        self._n_rows = rows
         self._tape_start = tape_position()
-        self.carries = [self._stand_in(value, value.shape) for value in starts]
+        self.carries: list[TracedValue] = []
+        self.enter(starts)
         self.rows = [self._stand_in(value, value.shape[1:]) for value in arrays]
 
     def _stand_in(self, value: TracedValue, shape: Sequence[sint]) -> TracedValue:
@@ -249,6 +253,11 @@ class _Trace:
         if not dtypes.is_float(value.dtype) or not is_recording():
             return TracedValue(node)
         return TracedValue(node, GradNode("argument", IDENTITY, (TracedValue(node),), node, None))
+
+    def enter(self, starts: Sequence[TracedValue]) -> None:
+        """Set the values that the loop starts with."""
+        self.starts = list(starts)
+        self.carries = [self._stand_in(value, value.shape) for value in starts]
 
     def call(self, function: Callable[..., Any], init: Any, xs: Any) -> Any:
         """The result of the function on the placeholders."""
@@ -267,24 +276,28 @@ class _Trace:
 
     def _draw(self, shape: Sequence[sint], device: str) -> Words:
         """The words of one trip: the words of all trips are rows that it reads."""
-        words = random_words((self.trips, *shape), device)
+        if self._n_rows is None:
+            raise LoopError(
+                f"[{self.what}] the function draws random numbers, of shape {tuple(shape)}, for an "
+                "unknown number of trips; give max_trips"
+            )
+        words = random_words((self._n_rows, *shape), device)
         found = [self._stand_in(word, tuple(shape)) for word in words]
         self.arrays += words
         self.rows += found
         return found[0], found[1]
 
     def loop(
-        self, following: Sequence[TracedValue], rows: Sequence[TracedValue], reverse: bool
+        self, following: Sequence[TracedValue], rows: Sequence[TracedValue], trips: Trips
     ) -> tuple[list[TracedValue], list[TracedValue]]:
         """The last carries and the stacked rows."""
         outs = [*following, *rows]
-        if self.trips == 0:
+        if trips.most == 0:
             return self.starts, [row.full(0, (0, *row.shape)).detach() for row in rows]
         edges = [value.edge for value in outs if value.edge is not None]
         outside = edges_from_outside(edges, self._tape_start)
-        trip = Trip(self.carries, self.rows, outs, outside)
-        last, stacked = looped(self.what, trip, self.starts, self.arrays, self.trips, reverse)
-        return last, stacked
+        trip = Trip(self.carries, self.rows, outs, outside, self._tape_start)
+        return looped(self.what, trip, self.starts, self.arrays, trips)
 
 
 def edges_from_outside(edges: Sequence[GradEdge], start: int) -> list[GradEdge]:
@@ -304,13 +317,15 @@ def edges_from_outside(edges: Sequence[GradEdge], start: int) -> list[GradEdge]:
 class Trip:
     """One trip as values: placeholders, what it computes of them, and edges from outside.
 
-    `known` are nodes of it that were computed before, with the arrays that have them as rows.
+    `start` is a position of the tape before its entries. `known` are nodes of it that were computed
+    before, with the arrays that have them as rows.
     """
 
     carries: Sequence[TracedValue]
     rows: Sequence[TracedValue]
     outs: Sequence[TracedValue]
-    outside: Sequence[GradEdge] = ()
+    outside: Sequence[GradEdge]
+    start: int
     known: Mapping[LazyBuffer, LazyBuffer] = field(default_factory=dict)
 
 
@@ -319,8 +334,7 @@ def looped(
     trip: Trip,
     starts: Sequence[TracedValue],
     arrays: Sequence[TracedValue],
-    trips: sint,
-    backwards: bool,
+    trips: Trips,
 ) -> tuple[list[TracedValue], list[TracedValue]]:
     """The last carries and the stacked rows of a loop, on the tape."""
     sources = [*starts, *arrays]
@@ -328,19 +342,23 @@ def looped(
     is_recorded = is_recording() and (
         bool(trip.outside) or any(value.edge is not None for value in sources)
     )
-    needed = _needed(trip) if is_recorded else _Needed()
+    has_rule = is_recorded and trips.most is not None
+    needed = _needed(trip, trips.since) if has_rule else _Needed()
     nodes = [out.node for out in trip.outs]
     extra = [node for node in needed.stored if node not in trip.known]
-    last, stacked, kept = _results(trip, [*nodes, *extra], starts, arrays, trips, backwards)
-    results = [*last, *stacked[: n_outs - n]]
+    found = _results(trip, [*nodes, *extra], starts, arrays, trips)
+    results = [*found.last, *found.stacked[: n_outs - n]]
     if not is_recorded:
         values = [TracedValue(node) for node in results]
         return values[:n], values[n:]
-    known = {**trip.known, **dict(zip(extra, stacked[n_outs - n :], strict=True))}
-    used = [node for node in needed.stored if node in known]
-    call = _Call(what, trip, needed, trips, backwards, used, n_outs)
-    rule = Rule(_reverse, inputs=tuple([n + j for j in needed.rows]))
-    others = [kept[k] for k in needed.carries]
+    known = {**trip.known, **dict(zip(extra, found.stacked[n_outs - n :], strict=True))}
+    used = needed.stored
+    call = _Call(what, trip, needed, trips, used, n_outs)
+    reverse = _reverse if has_rule else _refuse
+    rule = Rule(reverse, inputs=tuple([n + j for j in needed.rows]))
+    others = [found.kept[k] for k in needed.carries]
+    if trips.condition is not None and has_rule:
+        others.append(found.count)
     values = record_several(
         what,
         rule,
@@ -358,9 +376,8 @@ def _results(
     outs: Sequence[LazyBuffer],
     starts: Sequence[TracedValue],
     arrays: Sequence[TracedValue],
-    trips: sint,
-    backwards: bool,
-) -> tuple[list[LazyBuffer], list[LazyBuffer], list[LazyBuffer]]:
+    trips: Trips,
+) -> Results:
     """`loop_results`, for values without elements as well."""
     n = len(starts)
     carried = [k for k in range(n) if 0 not in starts[k].shape]
@@ -379,22 +396,24 @@ def _results(
         [*[trip.rows[j].node for j in used], *known],
         [outs[k] for k in (*carried, *given)],
     )
-    first, rows, kept = loop_results(
+    condition = None if trips.condition is None else carried.index(trips.condition)
+    found = loop_results(
         body,
         [starts[k].node for k in carried],
         [*[arrays[j].node for j in used], *[trip.known[node] for node in known]],
-        trips,
-        backwards,
+        replace(trips, condition=condition),
         _device_of(outs, starts, arrays),
     )
     last = [value.node for value in starts]
-    kept_all = [value.full(0, (trips, *value.shape)).node for value in starts]
-    for k, node, kept_node in zip(carried, first, kept, strict=True):
-        last[k], kept_all[k] = node, kept_node
-    stacked = [LazyBuffer.const(0, out.dtype, (trips, *out.shape), out.device) for out in outs[n:]]
-    for k, node in zip(given, rows, strict=True):
+    kept = [value.full(0, (trips.rows, *value.shape)).node for value in starts]
+    for k, node, kept_node in zip(carried, found.last, found.kept, strict=True):
+        last[k], kept[k] = node, kept_node
+    stacked = [
+        LazyBuffer.const(0, out.dtype, (trips.rows, *out.shape), out.device) for out in outs[n:]
+    ]
+    for k, node in zip(given, found.stacked, strict=True):
         stacked[k - n] = node
-    return last, stacked, kept_all
+    return Results(last, stacked, kept, found.count)
 
 
 def _device_of(
@@ -425,22 +444,21 @@ class _Call:
     what: str
     trip: Trip
     needed: _Needed
-    trips: sint
-    backwards: bool
+    trips: Trips
     used: Sequence[LazyBuffer]
     n_outs: int
 
 
-def _needed(trip: Trip) -> _Needed:
+def _needed(trip: Trip, since: int | None) -> _Needed:
     """The values that the gradients of all results need."""
     floats = [n for n, out in enumerate(trip.outs) if out.edge is not None]
     seeds = {n: _seed(trip.outs[n]) for n in floats}
-    mark = tape_mark()
+    mark = node_mark()
     slopes = _pulled(trip, seeds, {}, create=False)
-    return _read_by([slope.node for slope in slopes.values()], trip, mark)
+    return _read_by([slope.node for slope in slopes.values()], trip, mark, since)
 
 
-def tape_mark() -> int:
+def node_mark() -> int:
     """A serial number above those of all nodes so far."""
     return LazyBuffer.empty((), dtypes.uint8, "").serial
 
@@ -473,7 +491,7 @@ def _pulled(
     )
 
 
-def _read_by(nodes: Sequence[LazyBuffer], trip: Trip, mark: int) -> _Needed:
+def _read_by(nodes: Sequence[LazyBuffer], trip: Trip, mark: int, since: int | None) -> _Needed:
     """The values of a trip that nodes made after `mark` are made of.
 
     These are also the carries and rows that only stored values are made of: derivatives of the
@@ -482,6 +500,8 @@ def _read_by(nodes: Sequence[LazyBuffer], trip: Trip, mark: int) -> _Needed:
     leaves = [value.node for value in (*trip.carries, *trip.rows)]
     varying = made_of(nodes, leaves)
     below = set(toposort_until(nodes, {}))
+    if since is not None:
+        varying |= {node for node in below if node.serial >= since and node.realized is None}
     stored: dict[LazyBuffer, None] = {}
     seen: set[LazyBuffer] = set(leaves)
     stack = list(nodes)
@@ -510,10 +530,13 @@ def _reverse(grad: Parts, entry: GradNode) -> Gradients:
     arrays = dict(zip(needed.rows, entry.saved, strict=False))
     more = entry.saved[len(needed.rows) :]
     kept = dict(zip(needed.carries, more, strict=False))
-    stacks = [value.node for value in more[len(needed.carries) :]]
+    rest = [value.node for value in more[len(needed.carries) :]]
+    trips = replace(call.trips, backwards=not call.trips.backwards, condition=None)
+    if call.trips.condition is not None:
+        trips = replace(trips, count=rest.pop(0))
+    stacks = rest
     known = dict(zip(call.used, stacks, strict=True))
     floats = [k for k in range(n) if trip.carries[k].edge is not None]
-    start = tape_position()
     carried = {k: _end(_seed(trip.carries[k]), create) for k in floats}
     given = {k: _end(_seed(trip.outs[k]), create) for k in grad.of if n <= k < n_outs}
     begun = {
@@ -545,13 +568,11 @@ def _reverse(grad: Parts, entry: GradNode) -> Gradients:
     row_arrays += [*arrays.values(), *kept_values.values()]
     edges = [out.edge for out in outs if out.edge is not None]
     inner_ends = {value.edge for value in (*rows, *trip.rows, *trip.carries)}
-    outside = [
-        edge for edge in edges_from_outside(edges, _oldest(trip, start)) if edge not in inner_ends
-    ]
-    back = Trip([*carried.values(), *totals], rows, outs, outside, known)
+    outside = [edge for edge in edges_from_outside(edges, trip.start) if edge not in inner_ends]
+    back = Trip([*carried.values(), *totals], rows, outs, outside, trip.start, known)
     starts = [grad.of[k] if k in grad.of else trip.carries[k].full(0).detach() for k in floats]
     starts += [total.full(0).detach() for total in totals]
-    last, stacked = looped(call.what, back, starts, row_arrays, call.trips, not call.backwards)
+    last, stacked = looped(call.what, back, starts, row_arrays, trips)
     slopes: list[TracedValue | None] = [None] * (n + len(trip.rows))
     for k, value in zip(floats, last, strict=False):
         slopes[k] = value
@@ -561,15 +582,17 @@ def _reverse(grad: Parts, entry: GradNode) -> Gradients:
     return (*slopes, *[found_sums.get(edge) for edge in trip.outside])
 
 
+def _refuse(grad: Parts, entry: GradNode) -> Gradients:
+    call: _Call = entry.arg
+    raise GradientError(
+        f"[{call.what}] a gradient arrives at a loop whose number of trips has no limit, so that "
+        "there is no room for what its trips compute; give max_trips, or detach() the result"
+    )
+
+
 def _end(value: TracedValue, create: bool) -> TracedValue:
     """The value with an end of the tape, if the pass is recorded."""
     if not create:
         return value
     node = value.node
     return TracedValue(node, GradNode("argument", IDENTITY, (value,), node, None))
-
-
-def _oldest(trip: Trip, start: int) -> int:
-    """A position of the tape before all that the trip recorded."""
-    ends = [v.edge for v in (*trip.carries, *trip.rows) if isinstance(v.edge, GradNode)]
-    return min([end.serial for end in ends], default=start)

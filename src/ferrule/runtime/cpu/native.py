@@ -43,6 +43,7 @@ STRIDE_RECORD_BYTES = 16
 WORKER, STOP = "ferrule.worker", "ferrule.stop"
 LAUNCH, REPLAY = "ferrule.launch", "ferrule.replay"
 COPY, COPY_EXTENT = "ferrule.copy", "ferrule.copy.extent"
+WHILE, WHILE_EXTENT = "ferrule.while", "ferrule.while.extent"
 PYTHON_LAUNCH, PYTHON_REPLAY = "ferrule.python_launch", "ferrule.python_replay"
 
 # Numbers of the scheduler. Blocks are for balance among threads, and for a look at the clock in
@@ -232,7 +233,9 @@ look:
   br label %ahead
 ahead:
   %late = phi i1 [ false, %direct ], [ %is_late, %look ]
-  %left_next = sub i64 %left, 1
+  %left_now = load i64, ptr %left_at ; an item may have said that it is the last one
+  %left_next = sub i64 %left_now, 1
+  store i64 %left_next, ptr %left_at
   %rest = icmp sgt i64 %left_next, 0
   %number_more = add i64 %number, 1
   %is_last = icmp eq i64 %number_more, %count
@@ -248,10 +251,8 @@ after:
 interrupted:
   %stop_item = phi i64 [ %number, %several ], [ %number_next, %after ]
   %stop_taken = phi i64 [ %reached, %several ], [ 0, %after ]
-  %stop_left = phi i64 [ %left, %several ], [ %left_next, %after ]
   store i64 %stop_item, ptr %item_at
   store i64 %stop_taken, ptr %taken_at
-  store i64 %stop_left, ptr %left_at
   br label %end
 end:
   %result = phi i64 [ 0, %test ], [ 1, %interrupted ]
@@ -291,6 +292,34 @@ define void @"$COPY"(ptr %args, i64 %start, i64 %stop) nounwind {
 }
 """
 
+_WHILE = """
+; A kernel at the end of a trip: a condition, the number of items left, the number of trips so far.
+; Unless the condition holds, this is the last item.
+define i64 @"$WHILE_EXTENT"(ptr %args) nounwind {
+  ret i64 1
+}
+
+define void @"$WHILE"(ptr %args, i64 %start, i64 %stop) nounwind {
+entry:
+  %left_slot = getelementptr i8, ptr %args, i64 8
+  %trips_slot = getelementptr i8, ptr %args, i64 16
+  %condition_at = load ptr, ptr %args
+  %left_at = load ptr, ptr %left_slot
+  %trips_at = load ptr, ptr %trips_slot
+  %trips = load i64, ptr %trips_at
+  %more = add i64 %trips, 1
+  store i64 %more, ptr %trips_at
+  %condition = load i8, ptr %condition_at
+  %ends = icmp eq i8 %condition, 0
+  br i1 %ends, label %last, label %done
+last:
+  store i64 1, ptr %left_at
+  br label %done
+done:
+  ret void
+}
+"""
+
 # System call numbers of Linux, and the numbers of the systems' monotonic clocks.
 _SYSTEM_CALLS = {
     "x86-64": {"FUTEX": 202, "SET_AFFINITY": 203, "GET_AFFINITY": 204},
@@ -326,6 +355,7 @@ def ir(arch: str, system: str, for_python: bool) -> str:
         _LAUNCH,
         _REPLAY,
         _COPY,
+        _WHILE,
     ]
     if for_python:
         parts.append(native_parts.PYTHON)

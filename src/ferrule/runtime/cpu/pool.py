@@ -81,7 +81,7 @@ def runtime_externals() -> dict[str, int]:
 def runtime_functions() -> tuple[str, ...]:
     """The names of the functions that the native runtime defines."""
     names = [native.WORKER, native.STOP, native.LAUNCH, native.REPLAY]
-    names += [native.COPY, native.COPY_EXTENT]
+    names += [native.COPY, native.COPY_EXTENT, native.WHILE, native.WHILE_EXTENT]
     if _has_python_calls:
         names += [native.PYTHON_LAUNCH, native.PYTHON_REPLAY]
     return tuple(names)
@@ -153,6 +153,8 @@ class NativeRuntime:
         self.spin_ticks = 1 << 18 if on_x86 else 60_000  # 54 to 130 us
         self.copy = code.address(native.COPY), code.address(native.COPY_EXTENT)
         """The kernel that copies, and its extent: destination, source, bytes."""
+        self.while_ = code.address(native.WHILE), code.address(native.WHILE_EXTENT)
+        """The kernel that ends a loop: condition, number of items left, number of trips."""
         self._memory = mmap.mmap(-1, mmap.PAGESIZE, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
         self.pool = ctypes.addressof(ctypes.c_char.from_buffer(self._memory))
         self._worker = ctypes.CFUNCTYPE(None, ctypes.c_void_p)(code.address(native.WORKER))
