@@ -31,7 +31,7 @@ class Work:
 
         monkeypatch.setattr("ferrule.fusion._plan", planned)
         monkeypatch.setattr("ferrule.engine.realize.prepare", prepared)
-        monkeypatch.setattr("ferrule.engine.loop.prepare", prepared)
+        monkeypatch.setattr("ferrule.engine.loop_runs.prepare", prepared)
 
     @staticmethod
     def forget() -> None:

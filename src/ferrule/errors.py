@@ -15,7 +15,7 @@ from ferrule.codegen.opt import ScheduleError
 from ferrule.device import CompileError, DeviceUnavailableError, UnknownDeviceError
 from ferrule.device.capture import GraphException, JitError
 from ferrule.device.runner import RunnerError
-from ferrule.engine.loop import LoopError
+from ferrule.engine.loop_body import LoopError
 from ferrule.ir.buffer import AllocationSizeError, BufferUseError
 from ferrule.ir.dtype import DTypeError
 from ferrule.ir.lazy import DeviceMismatchError

@@ -240,6 +240,29 @@ def test_few_kernels_are_made_for_many_trips(device: str, work: Work) -> None:
     assert len(work.kernels) - before <= 5
 
 
+def test_weights_are_packed_once_a_run_from_the_second_on() -> None:
+    weight = Tensor((RNG.normal(size=(512, 512)) / 32).astype(np.float32)).realize()
+    start = Tensor(RNG.normal(size=(192, 512)).astype(np.float32)).realize()
+
+    def run() -> tuple[int, Any]:
+        before = GlobalCounters.kernel_count
+        last, _ = scan(lambda c, _: ((c @ weight.T).tanh(), None), start, length=4)
+        found = last.numpy()
+        return GlobalCounters.kernel_count - before, found
+
+    with Context(FERRULE_DEVICE="CPU"):
+        counts, values = zip(*[run() for _ in range(3)], strict=True)
+        assert counts == (counts[0], counts[0] + 1, counts[0] + 1)
+        np.testing.assert_array_equal(values[1], values[0])
+        np.testing.assert_array_equal(values[2], values[0])
+        weight.assign(weight * 0.5).realize()
+        _, after = run()
+    wanted = start.numpy()
+    for _ in range(4):
+        wanted = np.tanh(wanted @ weight.numpy().T)
+    np.testing.assert_allclose(after, wanted, atol=1e-5)
+
+
 # *** random numbers ***
 
 

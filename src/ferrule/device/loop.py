@@ -53,6 +53,11 @@ class Operand:
     size: int
     dtype: DType
 
+    @property
+    def nbytes(self) -> int:
+        """The size in bytes."""
+        return self.size * self.dtype.itemsize
+
 
 @final
 @dataclass(frozen=True)

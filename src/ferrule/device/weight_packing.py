@@ -6,8 +6,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
-from typing import Any, TypeAlias
+from collections.abc import Sequence, Set
+from typing import Any, Final, TypeAlias
 
 from ferrule.base import diskcache
 from ferrule.base.records import dataclass
@@ -48,6 +48,17 @@ class Request:
 _Source: TypeAlias = tuple[str, str]
 """The name of a kernel and its source."""
 _forms: dict[str, PackedForm | None] = {}
+
+
+LEAST_OPERATIONS: Final = 1 << 20
+"""Operations of a kernel; a smaller one takes only a few microseconds."""
+
+
+def is_worth_packing(runner: CompiledASTRunner, places: Set[int]) -> bool:
+    """True if a kernel that reads constants at these places may gain by packed copies of them."""
+    operations = runner.op_estimate
+    is_large = isinstance(operations, int) and operations >= LEAST_OPERATIONS
+    return bool(places) and runner.ast is not None and is_large
 
 
 def packed_forms(device: Compiled, requests: Sequence[Request]) -> list[PackedForm | None]:

@@ -14,12 +14,16 @@ from weakref import WeakValueDictionary
 from ferrule.base.config import config
 from ferrule.device import Compiled, CompiledASTRunner, Device
 from ferrule.device.capture import JitItem
-from ferrule.device.weight_packing import PackedCopy, PackedForm, Request, packed_forms
+from ferrule.device.weight_packing import (
+    PackedCopy,
+    PackedForm,
+    Request,
+    is_worth_packing,
+    packed_forms,
+)
 from ferrule.ir.buffer import Buffer
 from ferrule.ir.expr import Variable
 from ferrule.jit.batch import Batch
-
-LEAST_OPERATIONS = 1 << 20  # operations of a kernel; a smaller one takes only a few microseconds
 
 
 @final
@@ -129,10 +133,7 @@ def _forms(items: Sequence[JitItem], names: frozenset[int]) -> dict[int, PackedF
     for number, item in enumerate(items):
         runner = item.prg
         places = [i for i, b in enumerate(item.rawbufs) if b is not None and b.base.serial in names]
-        if not places or not isinstance(runner, CompiledASTRunner) or runner.ast is None:
-            continue
-        operations = runner.op_estimate
-        if isinstance(operations, int) and operations >= LEAST_OPERATIONS:
+        if isinstance(runner, CompiledASTRunner) and is_worth_packing(runner, frozenset(places)):
             sizes = tuple(0 if buffer is None else buffer.nbytes for buffer in item.rawbufs)
             request = Request(runner, frozenset(places), sizes)
             wanted.setdefault(runner.device, {})[number] = request

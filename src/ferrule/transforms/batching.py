@@ -34,15 +34,9 @@ from ferrule.autograd.backward import entries_below
 from ferrule.base.records import dataclass
 from ferrule.device.runner import JITRunner
 from ferrule.engine.host import Array, HostFunction, on_host
-from ferrule.engine.loop import (
-    Body,
-    Loop,
-    Trips,
-    loop_results,
-    placeholder,
-    rebuilt,
-    toposort_until,
-)
+from ferrule.engine.loop import loop_results
+from ferrule.engine.loop_body import Body, Trips, placeholder, rebuilt, toposort_until
+from ferrule.engine.loop_runs import Loop
 from ferrule.engine.random import Words, drawn_by, random_words
 from ferrule.fusion.dynamic.templates import Template
 from ferrule.ir.buffer import Buffer

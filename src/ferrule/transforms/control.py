@@ -14,16 +14,16 @@ import numpy as np
 from ferrule.autograd import TracedValue
 from ferrule.base.containers import leaves, mapped, matching
 from ferrule.base.helpers import check_function
-from ferrule.engine.loop import LoopError, Trips
+from ferrule.engine.loop_body import LoopError, Trips
 from ferrule.ir.dtype import dtypes
 from ferrule.ir.lazyop import UnaryOps
 from ferrule.ir.shape.view import ShapeError, prod_sint
 from ferrule.tensor import Tensor
+from ferrule.transforms.loop_gradients import node_mark
 from ferrule.transforms.loops import (
     LoopTrace,
     check_carry,
     filled_tensors,
-    node_mark,
     number_as_tensor,
     values_in,
 )

@@ -1,0 +1,151 @@
+"""Bodies of loops: what one trip computes, as nodes that are made of placeholders."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, TypeAlias, final
+
+from ferrule.base.records import dataclass
+from ferrule.device.runner import JITRunner
+from ferrule.ir.buffer import Buffer
+from ferrule.ir.dtype import DType
+from ferrule.ir.expr import Expr, Variable, sint, unbind
+from ferrule.ir.lazy import LazyBuffer
+from ferrule.ir.lazyop import LoadOps
+
+
+class LoopError(RuntimeError):
+    """The body of a loop does something that cannot be done once for all trips."""
+
+
+@final
+class Placeholder(JITRunner):
+    """Stands for a value of one trip while the body is traced. It cannot run."""
+
+    name = "a value of one trip"
+
+    def __init__(self, what: str) -> None:
+        self.what = what
+
+    def __call__(
+        self,
+        rawbufs: Sequence[Buffer],
+        var_vals: dict[Variable, int],
+        wait: bool = False,
+        jit: bool = False,
+    ) -> float | None:
+        """Raise an error: the value was asked for."""
+        raise LoopError(
+            f"[{self.what}] the values of one trip are known only when the loop runs, after the "
+            "function has returned. It cannot read them (item, tolist, numpy, bool, if, masks as "
+            "indices), nor leave them in an attribute or a variable from outside; use "
+            "x.where(...), and return what is needed"
+        )
+
+
+def placeholder(what: str, shape: Sequence[sint], dtype: DType, device: str) -> LazyBuffer:
+    """A node that stands for a value of one trip of the loop `what`."""
+    return LazyBuffer.custom(Placeholder(what), (), shape, dtype, device)
+
+
+# *** bodies ***
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Body:
+    """One trip: nodes that are made of placeholders.
+
+    `carries` and `rows` are placeholders, `outs` the next carries, then a row of each result.
+    """
+
+    carries: Sequence[LazyBuffer]
+    rows: Sequence[LazyBuffer]
+    outs: Sequence[LazyBuffer]
+
+    @property
+    def next(self) -> Sequence[LazyBuffer]:
+        """The carried values of the next trip."""
+        return self.outs[: len(self.carries)]
+
+
+def rebuilt(roots: Sequence[LazyBuffer], twins: dict[LazyBuffer, LazyBuffer]) -> list[LazyBuffer]:
+    """The nodes made of `twins` in the place of some others; adds those in between to `twins`."""
+    for node in toposort_until(roots, twins):
+        srcs = tuple([twins.get(source, source) for source in node.srcs])
+        if srcs == node.srcs:
+            continue
+        if (
+            node.op is LoadOps.ASSIGN
+            and srcs[0].realized is not None
+            and srcs[0] is not node.srcs[0]
+        ):
+            fresh = LazyBuffer.empty(srcs[0].shape, srcs[0].dtype, srcs[0].device)
+            srcs = (fresh.assign(srcs[0]), *srcs[1:])
+        twins[node] = node.like(srcs, node.arg)
+    return [twins.get(root, root) for root in roots]
+
+
+def toposort_until(
+    roots: Iterable[LazyBuffer], known: Mapping[LazyBuffer, Any]
+) -> list[LazyBuffer]:
+    """The nodes that `roots` are made of, sources first, without `known` ones and those below."""
+    order: list[LazyBuffer] = []
+    seen: set[LazyBuffer] = set(known)
+    stack: list[LazyBuffer | None] = [*roots]
+    stack.reverse()
+    while stack:
+        node = stack.pop()
+        if node is None:
+            node = stack.pop()
+            assert node is not None
+            order.append(node)
+        elif node not in seen:
+            seen.add(node)
+            if node.srcs:
+                stack += (node, None)
+                stack += node.srcs[::-1]
+            else:
+                order.append(node)
+    return order
+
+
+def made_of(roots: Sequence[LazyBuffer], leaves: Iterable[LazyBuffer]) -> set[LazyBuffer]:
+    """The nodes below the roots that depend on one of `leaves`, these included."""
+    found = set(leaves)
+    for node in toposort_until(roots, dict.fromkeys(found)):
+        if any([source in found for source in node.srcs]):
+            found.add(node)
+    return found
+
+
+LoopForm: TypeAlias = tuple[sint | None, bool, int | None, bool]
+"""See `Trips.form`."""
+
+
+@final
+@dataclass(frozen=True)
+class Trips:
+    """How often a loop runs its body, and in which direction."""
+
+    most: sint | None
+    """The number of trips, or the largest number; None: any number."""
+    backwards: bool = False
+    """True if the first trip has the last row."""
+    condition: int | None = None
+    """The number of a carried value that is true while the loop is to go on."""
+    count: LazyBuffer | None = None
+    """A number of trips that is known when the loop runs."""
+    since: int | None = None
+    """Nodes with this serial number or a later one are not computed before the loop, as they may
+    not be needed at all."""
+
+    @property
+    def rows(self) -> sint:
+        """The number of rows of results."""
+        return 1 if self.most is None else self.most
+
+    def form(self) -> LoopForm:
+        """All that equal loops have in common."""
+        most = unbind(self.most)[0] if isinstance(self.most, Expr) else self.most
+        return most, self.backwards, self.condition, self.count is not None

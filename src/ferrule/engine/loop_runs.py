@@ -1,0 +1,404 @@
+"""Runs of loops: the plan of a body, and the memory of each trip."""
+
+from __future__ import annotations
+
+import itertools
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any, final
+
+import numpy as np
+
+from ferrule.base.config import config
+from ferrule.base.helpers import round_up
+from ferrule.device import Compiled, CompiledASTRunner, Device
+from ferrule.device.loop import LoopStep, Operand, Stream
+from ferrule.device.memory_planner import ALIGNMENT
+from ferrule.device.runner import BufferCopy, JITRunner, update_stats
+from ferrule.device.weight_packing import Request, is_worth_packing, packed_forms
+from ferrule.engine.loop_body import Body, LoopError, LoopForm
+from ferrule.engine.realize import prepare, unrecorded
+from ferrule.fusion import ClosedGraph
+from ferrule.fusion.plans.execution_plan import ExecutionPlan
+from ferrule.ir.buffer import Buffer
+from ferrule.ir.dtype import dtypes
+from ferrule.ir.expr import Expr, Variable, sint
+from ferrule.ir.lazy import LazyBuffer
+from ferrule.ir.lazyop import LoadOps
+from ferrule.ir.shape.layout import storage_size
+
+
+@final
+class Loop(JITRunner):
+    """Runs a body for each trip. Its buffers: one byte, the results, the starts and arrays, what is
+    the same in each trip, and the number of trips if that is known when it runs.
+
+    `numbers` are those of the results that it computes, among all that there are: last carries,
+    stacked rows, stacked carries, number of trips. None: it is to be `narrowed` before it runs.
+    """
+
+    is_pure = True
+    is_batch = True
+
+    def __init__(
+        self,
+        body: Body,
+        constants: Sequence[LazyBuffer],
+        form: LoopForm,
+        firsts: tuple[sint, ...],
+        device: str,
+        numbers: tuple[int, ...] | None = None,
+    ) -> None:
+        self.body = body
+        self.constants = constants
+        self.form = form
+        self.trips, self.backwards, self.condition, self.is_counted = form
+        self.firsts = firsts
+        self.device = device
+        self.numbers = numbers
+        self.n_results = 0 if numbers is not None else len(body.carries) + len(body.outs) + 1
+        self.name = "loop" if self.trips is None else f"loop of {self.trips}"
+        self._narrowed: dict[tuple[int, ...], Loop] = {}
+        if numbers is None:
+            return
+        self.writes = frozenset(range(1 + len(numbers)))
+        self._plan = _LoopPlan(self)
+        self.vars = self._plan.vars
+        self.may_raise = self._plan.may_raise
+        most = 1 if self.trips is None else self.trips
+        self.op_estimate = most * self._plan.op_estimate
+        self.mem_estimate = most * self._plan.mem_estimate
+
+    def narrowed(self, numbers: tuple[int, ...]) -> Loop:
+        """The loop that computes the results with these numbers alone."""
+        found = self._narrowed.get(numbers)
+        if found is None:
+            made = Loop(self.body, self.constants, self.form, self.firsts, self.device, numbers)
+            found = self._narrowed.setdefault(numbers, made)
+        return found
+
+    def __call__(
+        self,
+        rawbufs: Sequence[Buffer],
+        var_vals: dict[Variable, int],
+        wait: bool = False,
+        jit: bool = False,
+    ) -> float | None:
+        """Run all trips."""
+        trips = self.trips.infer(var_vals) if isinstance(self.trips, Expr) else self.trips
+        return self._plan.run(rawbufs, trips, var_vals, wait, jit)
+
+
+@final
+class _LoopPlan:
+    """The steps of a trip, and the memory that they run on."""
+
+    def __init__(self, loop: Loop) -> None:
+        assert loop.numbers is not None
+        self._loop = loop
+        self._scratch_bytes = 0
+        body, numbers = loop.body, loop.numbers
+        place = {number: 1 + i for i, number in enumerate(numbers)}
+        n, n_outs = len(body.carries), len(body.outs)
+        first = 1 + len(numbers)
+        count = first + n + len(body.rows) + len(loop.constants)
+        self._count = count if loop.is_counted else None
+        """The number of the buffer with the number of trips."""
+        self._counted = place.get(n_outs + n)
+        """The number of the result with the number of trips."""
+        self._scratch = count + loop.is_counted
+        """The number of the loop's own memory, after all that it is given."""
+        self._tables: list[Buffer] = []
+        needed = self._needed_carries(place)
+        self._at = {
+            leaf: Stream(first + n + len(body.rows) + i) for i, leaf in enumerate(loop.constants)
+        }
+        for j, leaf in enumerate(body.rows):
+            stride = _nbytes(leaf)
+            start = loop.firsts[j] * stride
+            assert isinstance(start, int)
+            self._at[leaf] = Stream(first + n + j, start, stride, 0, 0, loop.backwards)
+        targets: dict[LazyBuffer, Stream] = {}
+        self._copies: list[tuple[Operand, Stream, int, int | None]] = []
+        """For each carried value: its memory, the buffers that it starts in and ends in."""
+        for k in needed:
+            leaf = body.carries[k]
+            inside = self._carried(place.get(n_outs + k), _nbytes(leaf))
+            self._at[leaf], targets[body.outs[k]] = inside
+            whole = Operand(inside[0], 0, storage_size(leaf.shape), leaf.dtype)
+            self._copies.append((whole, inside[0], first + k, place.get(k)))
+        for k in range(n, n_outs):
+            if k in place:
+                out = body.outs[k]
+                targets[out] = Stream(place[k], 0, _nbytes(out), 0, 0, loop.backwards)
+        self._plan_steps(list(targets), targets)
+        self._condition: Operand | None = None
+        if loop.condition is not None:
+            self._condition = Operand(targets[body.outs[loop.condition]], 0, 1, dtypes.bool)
+            self._start = first + loop.condition
+        self.vars = tuple(
+            dict.fromkeys(
+                [*_variables(loop.trips), *[v for s in self.steps for v in s.runner.vars]]
+            )
+        )
+        self.may_raise = any([step.runner.may_raise for step in self.steps])
+        self.op_estimate: sint = sum([step.runner.op_estimate for step in self.steps])
+        self.mem_estimate: sint = sum([step.runner.mem_estimate for step in self.steps])
+        self._packing: list[tuple[JITRunner, Operand, Operand]] = []
+        """The copies of constant weights in the layout that kernels read: runner, copy, weight."""
+        self._runs = 0
+        self._native = self._make_native()
+
+    def _make_native(self) -> Any:
+        """What runs the steps by one call; None if the device has nothing that does."""
+        device = Device[self._loop.device]
+        if not isinstance(device, Compiled) or device.loop is None:
+            return None
+        return device.loop(self.steps, self._condition)
+
+    def _pack_weights(self) -> None:
+        """Let the kernels read weights that are the same in each trip from packed copies.
+
+        These are made once a run. Their kernels are compiled for the second one.
+        """
+        device = Device[self._loop.device]
+        constant = [_constant_places(step, self._scratch) for step in self.steps]
+        chosen = {
+            number: Request(step.runner, places, tuple([o.nbytes for o in step.operands]))
+            for number, (step, places) in enumerate(zip(self.steps, constant, strict=True))
+            if isinstance(step.runner, CompiledASTRunner) and is_worth_packing(step.runner, places)
+        }
+        if not chosen or not isinstance(device, Compiled):
+            return
+        forms = zip(chosen, packed_forms(device, list(chosen.values())), strict=True)
+        packed: dict[tuple[Operand, str], Operand] = {}
+        for number, form in forms:
+            if form is None:
+                continue
+            operands = list(self.steps[number].operands)
+            for copy in form.copies:
+                weight = operands[copy.source]
+                key = weight, copy.runner.name
+                if key not in packed:
+                    start = self._take(copy.size * copy.dtype.itemsize)
+                    packed[key] = Operand(Stream(self._scratch, start), 0, copy.size, copy.dtype)
+                    self._packing.append((copy.runner, packed[key], weight))
+                operands.append(packed[key])
+            self.steps[number] = LoopStep(form.runner, operands)
+        if self._packing:
+            self._native = self._make_native()
+
+    def _needed_carries(self, place: Mapping[int, int]) -> list[int]:
+        """The carried values that results depend on."""
+        body = self._loop.body
+        n, n_outs = len(body.carries), len(body.outs)
+        needed = {k for k in range(n) if k in place or n_outs + k in place}
+        if self._loop.condition is not None:
+            needed.add(self._loop.condition)
+        waiting = [body.outs[k] for k in range(n_outs) if k in needed or k in place]
+        seen: set[LazyBuffer] = set()
+        number = {leaf: k for k, leaf in enumerate(body.carries)}
+        while waiting:
+            node = waiting.pop()
+            if node in seen:
+                continue
+            seen.add(node)
+            waiting += node.srcs
+            if node in number and number[node] not in needed:
+                needed.add(number[node])
+                waiting.append(body.outs[number[node]])
+        return sorted(needed)
+
+    def _carried(self, kept: int | None, nbytes: int) -> tuple[Stream, Stream]:
+        """The memory of a carried value: before a trip, and after it."""
+        if kept is None:
+            start = self._take(nbytes)
+            size = self._take(nbytes) - start
+            return Stream(self._scratch, start, 0, size, 0), Stream(
+                self._scratch, start, 0, size, 1
+            )
+        before = Stream(kept, 0, nbytes), Stream(kept, nbytes, nbytes)
+        after = (
+            Stream(kept, nbytes, nbytes, 0, 0, True),
+            Stream(kept, 0, nbytes, 0, 0, True),
+        )
+        return after if self._loop.backwards else before
+
+    def _take(self, nbytes: int) -> int:
+        """The first byte of so many in the loop's own memory."""
+        start = self._scratch_bytes
+        # No two pieces begin at the same place of a page: a processor takes a load for one of what
+        # was stored 4096 bytes before, and waits. A product of 16 x 128 x 512 took 40 us for 26
+        # (Zen 4, 2026-11).
+        self._scratch_bytes += round_up(nbytes, ALIGNMENT) + ALIGNMENT
+        return start
+
+    def _plan_steps(self, outs: list[LazyBuffer], targets: Mapping[LazyBuffer, Stream]) -> None:
+        with unrecorded():
+            plan, nodes = ClosedGraph(outs).plan()
+            runners = prepare(plan.kernels)
+        others = {place.device for place in plan.places} - {self._loop.device}
+        if others:
+            raise LoopError(
+                f"[scan] the function computes on {', '.join(sorted(others))} and on "
+                f"{self._loop.device}; copy what it needs to one device, outside of it"
+            )
+        arenas = [self._take(nbytes) for _, nbytes in plan.arenas]
+        given = {
+            number: targets[nodes[node]] for node, number in plan.results if nodes[node] in targets
+        }
+        found: list[Operand] = []
+        moved: list[tuple[Operand, Stream]] = []
+        for number, place in enumerate(plan.places):
+            size = place.size if isinstance(place.size, int) else place.size.max
+            start = place.offset * place.dtype.itemsize
+            if place.node is not None:
+                stream = self._at.get(nodes[place.node])
+                if stream is None:  # a table of a template
+                    stream = self._table(nodes[place.node].realized)
+                operand = Operand(stream, start, size, place.dtype)
+            elif place.arena is not None:
+                whole = Stream(self._scratch, arenas[place.arena])
+                operand = Operand(whole, start, size, place.dtype)
+            elif place.whole is not None:
+                memory = found[place.whole]
+                operand = Operand(memory.stream, memory.offset + start, size, place.dtype)
+            elif number in given:
+                operand = Operand(given[number], 0, size, place.dtype)
+            else:
+                nbytes = size * place.dtype.itemsize
+                operand = Operand(Stream(self._scratch, self._take(nbytes)), 0, size, place.dtype)
+            found.append(operand)
+            if number in given and operand.stream is not given[number]:
+                moved.append((operand, given[number]))
+        self.steps = [
+            LoopStep(_step_runner(plan, number, runners), [found[p] for p in step.places])
+            for number, step in enumerate(plan.steps)
+        ]
+        for operand, stream in moved:
+            target = Operand(stream, 0, operand.size, operand.dtype)
+            copy = _copier(self._loop.device, operand)
+            self.steps.append(LoopStep(copy, [target, operand]))
+
+    def _table(self, memory: Buffer | None) -> Stream:
+        assert memory is not None, "a leaf lost its memory"
+        self._tables.append(memory)
+        return Stream(self._scratch + len(self._tables))
+
+    def run(
+        self,
+        rawbufs: Sequence[Buffer],
+        most: int | None,
+        var_vals: dict[Variable, int],
+        wait: bool,
+        jit: bool,
+    ) -> float | None:
+        """Run all trips."""
+        loop = self._loop
+        started = time.perf_counter()
+        if self._count is not None:
+            count = int(rawbufs[self._count].borrowed()[0])
+            most = count if most is None else min(count, most)
+        if self._condition is not None and not rawbufs[self._start].borrowed()[0]:
+            most = 0
+        self._runs += 1
+        if self._runs == 2 and self._native is not None:
+            self._pack_weights()
+        # A row's place does not depend on how many trips there are, but in a loop backwards.
+        trips = most or 0
+        scratch = Buffer(loop.device, self._scratch_bytes, dtypes.uint8)
+        buffers = [*rawbufs, scratch, *self._tables]
+        for whole, stream, source, _ in self._copies:
+            start = _part(buffers, whole, stream.at(0, trips))
+            _copy_into(start, rawbufs[source])
+        for runner, copy, weight in self._packing if most != 0 else ():
+            runner([_part(buffers, o, o.stream.at(0, trips)) for o in (copy, weight)], var_vals)
+        done = most
+        if most != 0:
+            if self._native is not None:
+                done = self._native.run(buffers, most, var_vals)
+            else:
+                done = self._run_steps(buffers, most, var_vals, jit)
+        if self._condition is None:
+            done = most
+        assert done is not None, "a loop without an end"
+        if self._counted is not None:
+            rawbufs[self._counted].fill(np.array([done]))
+        for whole, stream, _, result in self._copies:
+            if result is not None:
+                _copy_into(rawbufs[result], _part(buffers, whole, stream.at(done, trips)))
+        if self._native is None:
+            return None
+        seconds = time.perf_counter() - started
+        update_stats(
+            loop.name,
+            done * self.op_estimate,
+            done * self.mem_estimate,
+            {**var_vals},
+            seconds if wait or config().DEBUG >= 2 else None,
+            len(rawbufs),
+            jit=jit,
+            num_kernels=done * len(self.steps),
+            device=loop.device,
+        )
+        return seconds
+
+    def _run_steps(
+        self, buffers: Sequence[Buffer], most: int | None, var_vals: dict[Variable, int], jit: bool
+    ) -> int:
+        """Run up to so many trips one by one; returns how many it were."""
+        trips = most or 0
+        for trip in itertools.count():
+            if trip == most:
+                return trip
+            for step in self.steps:
+                used = [_part(buffers, o, o.stream.at(trip, trips)) for o in step.operands]
+                step.runner(used, var_vals, jit=jit)
+            condition = self._condition
+            if condition is not None:
+                place = condition.stream.at(trip, trips)
+                if not _part(buffers, condition, place).borrowed()[0]:
+                    return trip + 1
+        raise AssertionError("counting ends")
+
+
+def _constant_places(step: LoopStep, scratch: int) -> frozenset[int]:
+    """The operands of a step that are the same in each trip, by position."""
+    streams = enumerate([operand.stream for operand in step.operands])
+    return frozenset(
+        [place for place, s in streams if s.buffer < scratch and not (s.stride or s.other)]
+    )
+
+
+def _variables(size: sint | None) -> list[Variable]:
+    if not isinstance(size, Expr):
+        return []
+    return sorted([v for v in size.vars() if isinstance(v, Variable)], key=lambda v: v.name)
+
+
+def _nbytes(node: LazyBuffer) -> int:
+    return storage_size(node.shape) * node.dtype.itemsize
+
+
+def _step_runner(plan: ExecutionPlan, number: int, runners: Any) -> JITRunner:
+    step = plan.steps[number]
+    out = plan.places[step.places[0]]
+    if not isinstance(step.ast.op, LoadOps):
+        found: JITRunner = runners[out.device][step.ast]
+        return found
+    runner: JITRunner = step.ast.arg
+    return runner
+
+
+def _copier(device: str, operand: Operand) -> BufferCopy:
+    return BufferCopy(device, operand.size * operand.dtype.itemsize, device)
+
+
+def _part(buffers: Sequence[Buffer], operand: Operand, start: int) -> Buffer:
+    """The memory of an operand in a trip, whose stream is at `start`."""
+    place = (start + operand.offset) // operand.dtype.itemsize
+    return buffers[operand.stream.buffer].view(place, operand.size, operand.dtype)
+
+
+def _copy_into(dest: Buffer, source: Buffer) -> None:
+    BufferCopy(dest.device, dest.nbytes, source.device)([dest, source], {})
