@@ -1,4 +1,4 @@
-"""Transformations of functions: derivatives, batching over axes, recomputing."""
+"""Transformations of functions: derivatives, batching over axes, recomputing, loops."""
 
 from ferrule.transforms.control import cond, while_loop
 from ferrule.transforms.custom_derivatives import custom_vjp
