@@ -1,5 +1,6 @@
 """`scan`: against the same function in a Python loop, forwards, backwards, mapped and captured."""
 
+import signal
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -9,7 +10,7 @@ import pytest
 from tests.planning import Work
 
 from ferrule import Context, GlobalCounters, Tensor, TinyJit, Variable, nn
-from ferrule.errors import GradientError, LoopError, ShapeError, VmapError
+from ferrule.errors import GradientError, LoopError, ShapeError
 from ferrule.transforms import checkpoint, cond, grad, jvp, scan, vmap, while_loop
 
 RNG = np.random.default_rng(5)
@@ -504,8 +505,104 @@ def test_a_mapped_loop_whose_condition_is_the_same_for_all(device: str) -> None:
 
     found = vmap(function)(Tensor(NUMBERS))
     np.testing.assert_allclose(found.numpy(), NUMBERS * 31)
-    with pytest.raises(VmapError, match="differs from lane to lane"):
-        vmap(lambda x: while_loop(lambda c: c < 4, lambda c: c * 2, x))(Tensor(NUMBERS))
+
+
+def one_root(number: Tensor, factor: Tensor) -> Any:
+    """`roots` of one number, whose lanes end at different times."""
+    return roots(while_loop)(number, factor)
+
+
+def test_a_mapped_loop_whose_lanes_end_one_after_the_other(device: str) -> None:
+    many = np.array([2.0, 3e4, 5e-7])
+    found, counts = vmap(one_root, (0, None))(Tensor(many), Tensor(np.float64(2)))
+    pairs = [roots(while_in_python)(Tensor(one), Tensor(np.float64(2))) for one in many]
+    close([found], [Tensor.stack([value for value, _ in pairs])])
+    assert counts.tolist() == [count.item() for _, count in pairs]
+    assert len(set(counts.tolist())) == 3
+
+
+def test_the_gradient_of_a_mapped_loop_with_a_condition(device: str) -> None:
+    many, factors = Tensor(np.array([2.0, 3e4, 5e-2])), Tensor(FACTOR)
+
+    def slopes(loop: Function) -> Function:
+        return grad(lambda *args: roots(loop)(*args)[0] ** 2, (0, 1))
+
+    pairs = [slopes(while_in_python)(a, b) for a, b in zip(many, factors, strict=True)]
+    wanted = [Tensor.stack(list(parts)) for parts in zip(*pairs, strict=True)]
+    close(vmap(slopes(while_loop))(many, factors), wanted)
+
+    def total(*args: Tensor) -> Tensor:
+        return (vmap(one_root)(*args)[0] ** 2).sum()
+
+    close(grad(total, (0, 1))(many, factors), wanted)
+
+
+def test_a_mapped_choice(device: str) -> None:
+    def choose(x: Tensor, y: Tensor) -> Tensor:
+        return cond(x.sum() > 0, lambda: (x * y).tanh(), lambda: (x @ y).exp() * y)
+
+    x, y = Tensor(RNG.normal(size=(6, 4))), Tensor(STATE[0])
+    wanted = [(a * y).tanh() if a.sum().item() > 0 else (a @ y).exp() * y for a in x]
+    close([vmap(choose, (0, None))(x, y)], [Tensor.stack(wanted)])
+    slopes = vmap(grad(lambda *args: choose(*args).sum(), (0, 1)), (0, None))(x, y)
+
+    def plain(a: Tensor) -> Any:
+        is_true = a.sum().item() > 0
+        return grad(lambda a, b: ((a * b).tanh() if is_true else (a @ b).exp() * b).sum(), (0, 1))(
+            a, y
+        )
+
+    pairs = [plain(a) for a in x]
+    close(slopes, [Tensor.stack(list(parts)) for parts in zip(*pairs, strict=True)])
+
+
+class Stop(Exception):
+    pass
+
+
+def test_a_loop_without_an_end_can_be_interrupted(device: str) -> None:
+    """And again it runs as if nothing had been."""
+    limit = Tensor(np.inf).realize()
+
+    def count() -> Tensor:
+        return while_loop(lambda c: c < limit, lambda c: c + 1, Tensor(np.float64(0)))
+
+    def stop(*_: object) -> None:
+        raise Stop
+
+    before = signal.signal(signal.SIGALRM, stop)
+    try:
+        for _ in range(2):
+            signal.setitimer(signal.ITIMER_REAL, 0.3)
+            with pytest.raises(Stop):
+                count().realize()
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+    limit.assign(Tensor(np.float64(7))).realize()
+    assert count().item() == 7
+
+
+def test_a_handler_may_run_the_loop_that_it_interrupts(device: str) -> None:
+    limit = Tensor(np.inf).realize()
+    found = []
+
+    def count(limit: Tensor) -> Tensor:
+        return while_loop(lambda c: c < limit, lambda c: c + 1, Tensor(np.float64(0)))
+
+    def handle(*_: object) -> None:
+        found.append(count(Tensor(np.float64(5)).realize()).item())
+        raise Stop
+
+    before = signal.signal(signal.SIGALRM, handle)
+    try:
+        signal.setitimer(signal.ITIMER_REAL, 0.3)
+        with pytest.raises(Stop):
+            count(limit).realize()
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+    assert found == [5]
 
 
 # *** choices ***

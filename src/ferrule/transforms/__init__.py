@@ -1,5 +1,7 @@
 """Transformations of functions: derivatives, batching over axes, recomputing, loops."""
 
+from ferrule.transforms.batched_loops import LOOP_RULES
+from ferrule.transforms.batching import LANE_RULES
 from ferrule.transforms.control import cond, while_loop
 from ferrule.transforms.custom_derivatives import custom_vjp
 from ferrule.transforms.derivatives import grad, jvp, linearize, value_and_grad, vjp
@@ -25,3 +27,5 @@ __all__ = [
     "vmap",
     "while_loop",
 ]
+
+LANE_RULES.update(LOOP_RULES)

@@ -34,14 +34,11 @@ from ferrule.autograd.backward import entries_below
 from ferrule.base.records import dataclass
 from ferrule.device.runner import JITRunner
 from ferrule.engine.host import Array, HostFunction, on_host
-from ferrule.engine.loop import loop_results
-from ferrule.engine.loop_body import Body, Trips, placeholder, rebuilt, toposort_until
-from ferrule.engine.loop_runs import Loop
 from ferrule.engine.random import Words, drawn_by, random_words
 from ferrule.fusion.dynamic.templates import Template
 from ferrule.ir.buffer import Buffer
 from ferrule.ir.dtype import dtypes
-from ferrule.ir.expr import Expr, Variable, sint
+from ferrule.ir.expr import Variable, sint
 from ferrule.ir.lazy import Handle, LazyBuffer
 from ferrule.ir.lazyop import (
     BinaryOps,
@@ -321,7 +318,7 @@ def spread(node: LazyBuffer, size: sint) -> LazyBuffer:
 
 def over_lanes(node: LazyBuffer, sources: Sequence[LazyBuffer | None], size: sint) -> LazyBuffer:
     """`node` for all lanes, given its sources for all lanes (None: the same for each)."""
-    own = _OWN_RULES.get(node.op)
+    own = LANE_RULES.get(node.op)
     if own is not None:
         return own(node, sources, size)
     pairs = zip(sources, node.srcs, strict=True)
@@ -372,8 +369,9 @@ def _assigned(node: LazyBuffer, sources: Sequence[LazyBuffer | None], size: sint
 def _custom(node: LazyBuffer, sources: Sequence[LazyBuffer | None], size: sint) -> LazyBuffer:
     """A function on the host is called for one lane after the other."""
     runner = node.arg
-    if isinstance(runner, Loop):
-        return _loop(node, sources, size)
+    own = LANE_RULES.get(type(runner))
+    if own is not None:
+        return own(node, sources, size)
     if not isinstance(runner, HostFunction):
         raise VmapError(f"[vmap] {runner} has no rule for mapped tensors; call it outside")
     flags = tuple([source is not None for source in sources])
@@ -384,101 +382,6 @@ def _custom(node: LazyBuffer, sources: Sequence[LazyBuffer | None], size: sint) 
     return found.node
 
 
-def _loop(node: LazyBuffer, sources: Sequence[LazyBuffer | None], size: sint) -> LazyBuffer:
-    """A loop whose trips compute all lanes: those carried values have lanes that come to have."""
-    loop: Loop = node.arg
-    body, n = loop.body, len(loop.body.carries)
-    leaves = [*body.carries, *body.rows]
-    first, last = len(leaves), len(leaves) + len(loop.constants)
-    constants = node.srcs[first:last]
-    since = LazyBuffer.empty((), dtypes.uint8, "").serial if loop.is_counted else None
-    outs = rebuilt(body.outs, dict(zip(loop.constants, constants, strict=True)))
-    outer = zip(constants, sources[first:last], strict=True)
-    known = {one: wide for one, wide in outer if wide is not None}
-    mapped = {leaf for leaf, wide in zip(leaves, sources, strict=False) if wide is not None}
-    while True:
-        wide_leaves = {leaf: _wide_leaf(leaf, size) for leaf in leaves if leaf in mapped}
-        wide_outs = _translated(outs, {**known, **wide_leaves}, size)
-        more = {
-            leaf
-            for leaf, out in zip(body.carries, wide_outs, strict=False)
-            if out is not None and leaf not in mapped
-        }
-        if not more:
-            break
-        mapped |= more
-    places = [wide_leaves.get(leaf, leaf) for leaf in leaves]
-    is_wide = [leaf in mapped for leaf in body.carries]
-    is_wide += [out is not None for out in wide_outs[n:]]
-    given = zip(is_wide, outs, wide_outs, strict=True)
-    made = [(wide or spread(out, size)) if flag else out for flag, out, wide in given]
-    starts: list[LazyBuffer] = []
-    arrays: list[LazyBuffer] = []
-    for number, (leaf, one) in enumerate(zip(leaves, node.srcs, strict=False)):
-        wide = sources[number]
-        if leaf in mapped:
-            wide = spread(one, size) if wide is None else wide
-            one = wide if number < n else _swapped(wide)
-        (starts if number < n else arrays).append(one)
-    most = node.shape[0] if isinstance(loop.trips, Expr) else loop.trips
-    count = node.srcs[-1] if loop.is_counted else None
-    if (count is not None and sources[-1] is not None) or (
-        loop.condition is not None and is_wide[loop.condition]
-    ):
-        raise VmapError(
-            "[vmap] the condition of a loop, or of a choice between functions, differs from lane "
-            "to lane; compute both values and choose by condition.where(a, b)"
-        )
-    trips = Trips(most, loop.backwards, loop.condition, count, since)
-    arrays = [
-        array.shrink([(first, first + trips.rows), *[(0, m) for m in array.shape[1:]]])
-        for array, first in zip(arrays, loop.firsts, strict=True)
-    ]
-    body = Body(places[:n], places[n:], made)
-    return loop_results(body, starts, arrays, trips, node.device).count.srcs[0]
-
-
-def _wide_leaf(leaf: LazyBuffer, size: sint) -> LazyBuffer:
-    return placeholder("vmap", (size, *leaf.shape), leaf.dtype, leaf.device)
-
-
-def _swapped(node: LazyBuffer) -> LazyBuffer:
-    """The node with its first two axes swapped."""
-    return node.permute((1, 0, *range(2, len(node.shape))))
-
-
-def _translated(
-    roots: Sequence[LazyBuffer], wide: dict[LazyBuffer, LazyBuffer], size: sint
-) -> list[LazyBuffer | None]:
-    """The nodes for all lanes, made of `wide` leaves; None for those that are the same for each."""
-    nodes: dict[LazyBuffer, LazyBuffer | None] = {**wide}
-    for node in toposort_until(roots, wide):
-        sources = [nodes[source] for source in node.srcs]
-        known = all(source is None for source in sources)
-        nodes[node] = None if known else over_lanes(node, sources, size)
-    return [nodes[root] for root in roots]
-
-
-def _result(node: LazyBuffer, sources: Sequence[LazyBuffer | None], size: sint) -> LazyBuffer:
-    """A result of a loop, which may be the same for all lanes."""
-    (run,) = sources
-    assert run is not None, "a loop has lanes"
-    narrow: Body = node.srcs[0].arg.body
-    body: Body = run.arg.body
-    number, n, n_outs = node.arg, len(body.carries), len(body.outs)
-    of = number if number < n_outs else number - n_outs
-    nodes, wide_nodes = (narrow.outs, body.outs) if number >= n else (narrow.carries, body.carries)
-    if number >= n_outs:
-        nodes, wide_nodes = narrow.carries, body.carries
-    is_wide = len(nodes[of].shape) < len(wide_nodes[of].shape)
-    if not is_wide:
-        return spread(run.result(number, node.shape, node.dtype), size)
-    if number < n:
-        return run.result(number, (size, *node.shape), node.dtype)
-    rows, *rest = node.shape
-    return _swapped(run.result(number, (rows, size, *rest), node.dtype))
-
-
 def _of_template(node: LazyBuffer, sources: Sequence[LazyBuffer | None], size: sint) -> LazyBuffer:
     """A function whose leading axes are rows has the lanes as more of them."""
     template: Template = node.arg
@@ -487,13 +390,12 @@ def _of_template(node: LazyBuffer, sources: Sequence[LazyBuffer | None], size: s
     return template.again(source)
 
 
-_OWN_RULES: Final[dict[Any, LaneRule]] = {
+LANE_RULES: Final[dict[Any, LaneRule]] = {
     LoadOps.CUSTOM: _custom,
-    LoadOps.RESULT: _result,
     LoadOps.ASSIGN: _assigned,
     LoadOps.TEMPLATE: _of_template,
 }
-"""The rules of ops that need to know which of their sources have lanes."""
+"""The rules of ops and of runners that need to know which of their sources have lanes."""
 
 
 def _each_lane(*parameters: Any) -> Array:

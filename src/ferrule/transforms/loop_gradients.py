@@ -196,9 +196,9 @@ class _Call:
 
 def _needed(trip: Trip, since: int | None) -> _Needed:
     """The values that the gradients of all results need."""
+    mark = node_mark()
     floats = [n for n, out in enumerate(trip.outs) if out.edge is not None]
     seeds = {n: _seed(trip.outs[n]) for n in floats}
-    mark = node_mark()
     slopes = _pulled(trip, seeds, {}, create=False)
     return _read_by([slope.node for slope in slopes.values()], trip, mark, since)
 
