@@ -684,6 +684,100 @@ def test_choices_that_do_not_fit(device: str) -> None:
         while_loop(lambda _: True, lambda c: c * c.sum().item(), x)
 
 
+# *** recurrences that people write ***
+
+
+def soft_dtw(costs: Tensor, smooth: float) -> Tensor:
+    """Cuturi and Blondel, "Soft-DTW" (2017): a loop over rows, in it one over columns."""
+
+    def least(*values: Tensor) -> Tensor:
+        return -(-Tensor.stack(values) / smooth).logsumexp(0) * smooth
+
+    def element(left: Tensor, parts: Any) -> Any:
+        cost, above, corner = parts
+        value = cost + least(left, above, corner)
+        return value, value
+
+    def row(above: Any, row: Tensor) -> Any:
+        values, corner = above
+        corners = corner.reshape(1).cat(values[:-1])
+        far = Tensor(np.float64(1e6), device=row.device)
+        _, values = scan(element, far, (row, values, corners))
+        return (values, far), None
+
+    far = Tensor.full((costs.shape[1],), 1e6, dtype=costs.dtype)
+    (last, _), _ = scan(row, (far, Tensor(np.float64(0))), costs)
+    return last[-1]
+
+
+def soft_dtw_in_numpy(costs: Any, smooth: float) -> float:
+    rows, columns = costs.shape
+    table = np.full((rows + 1, columns + 1), 1e6)
+    table[0, 0] = 0
+    for i in range(rows):
+        for j in range(columns):
+            near = -np.array([table[i, j], table[i, j + 1], table[i + 1, j]]) / smooth
+            table[i + 1, j + 1] = costs[i, j] - smooth * np.logaddexp.reduce(near)
+    return float(table[-1, -1])
+
+
+def test_soft_dtw_and_its_gradient(device: str) -> None:
+    costs = np.abs(RNG.normal(size=(5, 4)))
+    found, slope = soft_dtw(Tensor(costs), 0.3), grad(lambda c: soft_dtw(c, 0.3))(Tensor(costs))
+    np.testing.assert_allclose(found.item(), soft_dtw_in_numpy(costs, 0.3), rtol=1e-9)
+    wanted = np.zeros_like(costs)
+    for place in np.ndindex(*costs.shape):
+        step = np.zeros_like(costs)
+        step[place] = 1e-6
+        more, less = (soft_dtw_in_numpy(costs + d, 0.3) for d in (step, -step))
+        wanted[place] = (more - less) / 2e-6
+    np.testing.assert_allclose(slope.numpy(), wanted, atol=1e-6)
+
+
+def test_a_state_space_model(device: str) -> None:
+    """The recurrence of Mamba: gates from the input, a state for each channel, and a read-out."""
+    decay = Tensor(-np.abs(RNG.normal(size=(4, 3))))
+    into, out, gate = (Tensor(RNG.normal(size=(4, 3)) / 2) for _ in range(3))
+
+    def step(state: Tensor, row: Tensor) -> Any:
+        delta = (row @ gate[:, :1]).softplus().unsqueeze(-1)
+        drive = (row.unsqueeze(-1) * (row @ into).unsqueeze(-2)) * delta
+        state = state * (decay * delta).exp() + drive
+        return state, (state * (row @ out).unsqueeze(-2)).sum(-1)
+
+    rows, state = Tensor(ROWS), Tensor(np.zeros((2, 4, 3)))
+    found, wanted = scan(step, state, rows), in_python(step, state, rows)
+    close(found, wanted)
+
+    def total(loop: Function) -> Function:
+        return lambda rows: (loop(step, state, rows)[1] ** 2).sum()
+
+    close([grad(total(scan))(rows)], [grad(total(in_python))(rows)])
+
+
+def test_a_minimal_gated_unit(device: str) -> None:
+    """Feng and others, "Were RNNs all we needed?" (2024): the gates do not depend on the state."""
+    weight = Tensor(RNG.normal(size=(4, 8)))
+
+    def layer(loop: Function) -> Function:
+        def function(weight: Tensor, rows: Tensor) -> Tensor:
+            gates, fresh = (rows @ weight).chunk(2, -1)
+
+            def step(state: Tensor, parts: Any) -> Any:
+                gate, fresh = (parts[0], parts[1])
+                state = state + gate.sigmoid() * (fresh.tanh() - state)
+                return state, state
+
+            pairs = Tensor.stack((gates, fresh), 1)
+            return (loop(step, Tensor(STATE), pairs)[1] ** 2).sum()
+
+        return function
+
+    by = (0, 1)
+    found = grad(layer(scan), by)(weight, Tensor(ROWS))
+    close(found, grad(layer(in_python), by)(weight, Tensor(ROWS)))
+
+
 # *** errors ***
 
 
