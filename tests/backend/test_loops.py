@@ -403,6 +403,25 @@ def test_a_captured_training_step(device: str) -> None:
         np.testing.assert_allclose(losses(scan, jit), wanted, rtol=1e-9)
 
 
+def test_kernels_around_a_loop_and_a_host_function_are_batches() -> None:
+    @TinyJit
+    def function(x: Tensor) -> Tensor:
+        x = (x @ x).realize()
+        x, _ = scan(lambda c, _: (c * 0.5, None), x.exp().realize(), length=3)
+        x = ((x + 1).realize() @ x).realize()
+        return (x.sort(-1)[0].realize() @ x).realize()
+
+    with Context(FERRULE_DEVICE="CPU"):
+        wanted = None
+        for _ in range(4):
+            found = function(Tensor(WEIGHT / 9)).numpy()
+            wanted = found if wanted is None else wanted
+            np.testing.assert_array_equal(found, wanted)
+    assert [type(item.prg).__name__ for item in function.jit_cache] == [
+        *("CPUGraph", "Loop", "CPUGraph", "HostFunction", "CPUGraph")
+    ]
+
+
 def test_a_captured_length_that_is_a_variable(device: str) -> None:
     n = Variable("n", 1, 6)
     weight = Tensor(WEIGHT)

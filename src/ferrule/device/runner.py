@@ -113,8 +113,6 @@ class JITRunner:
     """True if a run may raise an error after it has begun, as functions of the host may."""
     n_results: int = 0
     """The number of results of a run with several; 0 for a run that is its result."""
-    is_batch: bool = False
-    """True if a run is itself many runs, which no graph executor takes apart."""
     is_pure: bool = False
     """True if equal inputs give equal results, so that graphs with it may be equal."""
 

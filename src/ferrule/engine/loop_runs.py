@@ -38,7 +38,6 @@ class Loop(JITRunner):
     """
 
     is_pure = True
-    is_batch = True
 
     def __init__(
         self,

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, final
 
 from ferrule.base.config import config
-from ferrule.device import Device
+from ferrule.device import BufferCopy, CompiledASTRunner, Device
 from ferrule.device.capture import GraphException, GraphExecutor, JitItem, get_input_replace
 from ferrule.ir.buffer import Buffer
 from ferrule.ir.expr import Variable
@@ -71,7 +71,9 @@ def _batched(
 
 
 def _graph_class(item: JitItem) -> Callable[..., Any] | None:
-    device = "" if item.prg.is_batch else item.prg.device
+    device = item.prg.device
+    if not isinstance(item.prg, CompiledASTRunner | BufferCopy):
+        return None  # it ends a batch: functions of the host, and loops
     inside = all(buffer is None or buffer.device == device for buffer in item.rawbufs)
     return Device[device].graph if device and inside else None
 
