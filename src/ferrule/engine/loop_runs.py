@@ -239,7 +239,7 @@ class _LoopPlan:
         others = {place.device for place in plan.places} - {self._loop.device}
         if others:
             raise LoopError(
-                f"[scan] the function computes on {', '.join(sorted(others))} and on "
+                f"[{self._loop.name}] the function computes on {', '.join(sorted(others))} and on "
                 f"{self._loop.device}; copy what it needs to one device, outside of it"
             )
         arenas = [self._take(nbytes) for _, nbytes in plan.arenas]

@@ -204,7 +204,7 @@ def _needed(trip: Trip, since: int | None) -> _Needed:
 
 
 def _seed(value: TracedValue) -> TracedValue:
-    return TracedValue(placeholder("scan", value.shape, value.dtype, value.node.device))
+    return TracedValue(placeholder("gradient", value.shape, value.dtype, value.node.device))
 
 
 def _pulled(
