@@ -58,9 +58,15 @@ def _compiled_init(cls: type, members: tuple[Field[Any], ...], frozen: bool) -> 
     return method
 
 
-def _repr(self: Any) -> str:
-    shown = [f"{member.name}={getattr(self, member.name)!r}" for member in fields(self)]
-    return f"{type(self).__qualname__}({', '.join(shown)})"
+def _representation(members: tuple[Field[Any], ...]) -> Callable[[Any], str]:
+    # `fields` takes most of the time of a short text, and keys of kernels have thousands.
+    names = [member.name for member in members]
+
+    def __repr__(self: Any) -> str:
+        shown = [f"{name}={getattr(self, name)!r}" for name in names]
+        return f"{type(self).__qualname__}({', '.join(shown)})"
+
+    return __repr__
 
 
 def _values(members: tuple[Field[Any], ...]) -> Callable[[Any], tuple[Any, ...]]:
@@ -122,7 +128,7 @@ def _made(cls: Any, frozen: bool, eq: bool, repr: bool, slots: bool) -> Any:
     members = fields(made)
     made.__init__ = _Init(made, members, frozen)
     if repr and "__repr__" not in own:
-        made.__repr__ = _repr
+        made.__repr__ = _representation(members)
     if eq and "__eq__" not in own:
         values = _values(tuple([member for member in members if member.compare]))
         made.__eq__ = _comparison(values)

@@ -188,6 +188,11 @@ class ExprBase:
                 self._linear = found
         return found
 
+    def set_linear(self, terms: list[tuple[Self, int]], constant: int) -> None:
+        """Tell an index what `linear` is to give."""
+        if self._linear is None and (len(terms) > 1 or terms[0][0] is not self):
+            self._linear = dict(terms), constant
+
 
 N = TypeVar("N", bound=ExprBase)
 
@@ -197,8 +202,9 @@ def _free_ranges(node: N) -> frozenset[N]:
         return frozenset((node,)) | node.src[0].ranges
     below = _NO_RANGES
     for s in node.src:
-        if s.ranges:
-            below = below | s.ranges if below else s.ranges
+        ranges = s.ranges
+        if ranges is not below and not ranges <= below:
+            below = ranges if below <= ranges else below | ranges
     if node.op in (ExprOp.REDUCE, ExprOp.STAGE):
         below = below - frozenset(node.arg[1])
     return below

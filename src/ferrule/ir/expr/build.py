@@ -12,9 +12,8 @@ import operator
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import reduce
+from numbers import Integral
 from typing import Any, Final, Union
-
-import numpy as np
 
 from ferrule.ir.dtype import DType, truncate
 from ferrule.ir.expr.base import (
@@ -160,7 +159,7 @@ def operand(value: Any) -> Expr | None:
     """An index expression from an integer or an expression; None for anything else."""
     if isinstance(value, Expr):
         return value
-    return const(int(value)) if isinstance(value, int | np.integer) else None
+    return const(int(value)) if isinstance(value, Integral) else None
 
 
 def _term(value: Any, other: Expr) -> Expr | None:
@@ -264,17 +263,26 @@ def _from_linear(terms: dict[Expr, int], constant: int) -> Expr:
     order: Iterable[Expr] = terms
     if len(terms) > 1:
         constant += _recombine(terms)
-        order = sorted(terms, key=lambda a: (-abs(terms[a]), a.rank))
+        sizes = [abs(c) for c in terms.values()]
+        if len(set(sizes)) == len(sizes):  # a rank takes longer
+            order = [atom for _, atom in sorted(zip(sizes, terms, strict=True), reverse=True)]
+        else:
+            order = sorted(terms, key=lambda a: (-abs(terms[a]), a.rank))
+    return _sum_of([(atom, terms[atom]) for atom in order if terms[atom]], constant)
+
+
+def _sum_of(terms: list[tuple[Expr, int]], constant: int) -> Expr:
+    """The sum of terms in the order of the normal form, none of them 0."""
     out: Expr | None = None
-    for atom in order:
-        coefficient = terms[atom]
-        if coefficient == 0:
-            continue
+    for atom, coefficient in terms:
         term = atom if coefficient == 1 else Expr(ExprOp.MUL, INDEX, (atom, const(coefficient)))
         out = term if out is None else Expr(ExprOp.ADD, INDEX, (out, term))
     if out is None:
         return const(constant)
-    return out if constant == 0 else Expr(ExprOp.ADD, INDEX, (out, const(constant)))
+    if constant:
+        out = Expr(ExprOp.ADD, INDEX, (out, const(constant)))
+    out.set_linear(terms, constant)
+    return out
 
 
 def _recombine(terms: dict[Expr, int]) -> int:
@@ -562,11 +570,28 @@ def substitute(
             continue
         stack.pop()
         if isinstance(terms, dict):
-            parts = [(done.get(s, s), weight) for s, weight in terms.items()]
-            done[node] = weighted_sum(parts, constant)
+            done[node] = _sum_with(terms, constant, done)
         else:
             done[node] = _with_operands(node, tuple([done.get(s, s) for s in terms]))
     return [done.get(root, root) for root in roots]
+
+
+def _sum_with(terms: Mapping[Expr, int], constant: int, done: Mapping[Expr, Expr]) -> Expr:
+    """A sum with some terms replaced.
+
+    If they become numbers, as in the copies of a loop, the others are in order.
+    """
+    others = []
+    plus = constant
+    for atom, weight in terms.items():
+        part = done.get(atom, atom)
+        if part is atom:
+            others.append((atom, weight))
+        elif part.op is ExprOp.CONST:
+            plus += part.arg * weight
+        else:
+            return weighted_sum([(done.get(s, s), w) for s, w in terms.items()], constant)
+    return _sum_of(others, plus)
 
 
 def _is_found_by_ranges(node: Expr) -> bool:

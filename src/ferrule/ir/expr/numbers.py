@@ -13,11 +13,12 @@ import sys
 from collections.abc import Callable, Mapping
 from contextvars import ContextVar
 from numbers import Complex, Real
-from typing import Any, Final, Self
-
-import numpy as np
+from typing import TYPE_CHECKING, Any, Final, Self
 
 from ferrule.ir.expr.base import BOOL, INDEX, UNBOUNDED, ExprBase, ExprOp, toposort
+
+if TYPE_CHECKING:
+    from numpy import ndarray
 
 required: Final[ContextVar[dict[Any, None] | None]] = ContextVar("ferrule_required", default=None)
 """In a capture: expressions of unbound variables that must not be negative in replays."""
@@ -107,9 +108,15 @@ def by_value(op: Callable[[Any, Any], Any], a: Any, b: Any) -> Any:
     NotImplemented if there is no number, but a tensor, say, which knows itself what to do.
     """
     other = b if isinstance(a, ExprBase) else a
-    if not isinstance(other, ExprBase | Complex | np.generic | np.ndarray):
+    if not isinstance(other, ExprBase | Complex) and not _is_of_numpy(other):
         return NotImplemented
     return op(*[int(part) if isinstance(part, Number) else part for part in (a, b)])
+
+
+def _is_of_numpy(other: object) -> bool:
+    """True for arrays and their elements, which there are none of before NumPy is imported."""
+    numpy = sys.modules.get("numpy")
+    return numpy is not None and isinstance(other, numpy.generic | numpy.ndarray)
 
 
 def compared(op: Callable[[Any, Any], Any], a: Any, b: Any, rounding: Callable[[Any], int]) -> Any:
@@ -258,8 +265,10 @@ class Number(ExprBase):
     def __complex__(self) -> complex:
         return complex(int(self))
 
-    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray[Any, Any]:
-        return np.asarray(bool(self) if self.dtype is BOOL else int(self), dtype)
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> ndarray[Any, Any]:
+        import numpy
+
+        return numpy.asarray(bool(self) if self.dtype is BOOL else int(self), dtype)
 
     def __format__(self, spec: str) -> str:
         return format(int(self), spec) if spec else str(self)
