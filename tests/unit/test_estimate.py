@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
 
 import pytest
 from tests.golden.test_golden import TARGET
-from tests.kernels import add, load, mul, softmax, store, total
+from tests.kernels import CASES, Case, add, load, mul, softmax, store, total
 from tests.roles import the_output
 
-from ferrule.codegen.estimate import cycles, least_cycles
+from ferrule.codegen.estimate import ERROR, cycles, least_cycles, least_untiled
 from ferrule.codegen.heuristic import schedule
 from ferrule.codegen.kernel import Kernel, Kind
 from ferrule.codegen.lower import lower
-from ferrule.codegen.plan import Plan
+from ferrule.codegen.plan import Plan, Proposal
+from ferrule.codegen.schedules.cpu.rows import schedule_rows
 from ferrule.ir.expr import step_along
 from ferrule.ops import LazyOp
 
@@ -112,7 +114,7 @@ def test_the_best_proposal_is_applied() -> None:
     across, along = (partial(unrolled, axis=axis, factor=16) for axis in (0, 1))
     unfit = partial(unrolled, axis=1, factor=1)
     illegal = partial(unrolled, axis=1, factor=-3)
-    assert plan.best(across, illegal, unfit, along)
+    assert plan.best(*map(Proposal, (across, illegal, unfit, along)))
     assert plan.kernel == with_lanes(1, 16)
     assert [opt.primitive for opt in plan.opts] == ["split", "vectorize"]
 
@@ -120,7 +122,9 @@ def test_the_best_proposal_is_applied() -> None:
 def test_without_a_proposal_that_suits_nothing_changes() -> None:
     plan = plan_of(load(1, 512, 512))
     before = plan.kernel
-    assert not plan.best(partial(unrolled, axis=1, factor=1))
+    unfit = Proposal(partial(unrolled, axis=1, factor=1))
+    assert not plan.best(unfit)
+    assert not plan.best(unfit, unfit)
     assert plan.kernel is before
     assert plan.opts == []
 
@@ -137,3 +141,29 @@ def test_lanes_of_a_tile_are_along_the_axis_that_fills_them(
     loops = [loop for nest in plan.kernel.nests for loop in nest.loops]
     lanes = {loop.lineage[0].name for loop in loops if loop.kind is Kind.VECTOR}
     assert axis in lanes
+
+
+def test_a_proposal_that_cannot_be_faster_is_not_made() -> None:
+    def asked(plan: Plan) -> bool:
+        raise AssertionError("it takes as long as the first one at least")
+
+    plan = plan_of(add(load(1, 512, 512), load(2, 512, 512)))
+    across = partial(unrolled, axis=0, factor=16)
+    slow = cycles(with_lanes(0, 16), TARGET) / ERROR
+    assert plan.best(Proposal(across), Proposal(asked, lambda kernel, target: slow))
+    assert plan.kernel == with_lanes(0, 16)
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+def test_rows_take_at_least_the_loads_of_their_terms(case: Case) -> None:
+    """So a contraction that is faster than that needs no comparison with rows."""
+    kernel = lower(case.ast, case.name)
+    for target in (TARGET, replace(TARGET, vector_bytes=32)):
+        plan = Plan(kernel, target)
+        plan.collapse()
+        (name, *others) = [nest.name for nest in plan.kernel.roots]
+        if others or len(plan.below(name)) != 1:
+            continue  # a schedule may store what several nests compute
+        least = least_untiled(plan.kernel, target)
+        if plan.attempt(schedule_rows, name):
+            assert cycles(plan.kernel, target) >= least

@@ -8,7 +8,7 @@ memory. `docs/design/estimate.md` has the model, its constants and how good it i
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from functools import cached_property
 from itertools import accumulate
 from math import ceil, gcd, log2, prod
@@ -69,7 +69,18 @@ def least_cycles(kernel: Kernel, target: Target) -> float:
 
     A schedule can be below that only by storing values that several nests compute.
     """
-    least = sum([_Work(kernel, nest, target).least for nest in kernel.nests])
+    return _on_threads(sum([_Work(kernel, nest, target).least for nest in kernel.nests]), target)
+
+
+def least_untiled(kernel: Kernel, target: Target) -> float:
+    """As `least_cycles`, if each term of each result loads its operands: no tile of results shares
+    them.
+    """
+    works = [_Work(kernel, nest, target) for nest in kernel.nests]
+    return _on_threads(sum([max(work.least, work.least_loads) for work in works]), target)
+
+
+def _on_threads(least: float, target: Target) -> float:
     return min(least, least / target.max_threads + target.speeds.threads)
 
 
@@ -143,6 +154,7 @@ class _Work:
         self._serial = list(accumulate(serial, mul, initial=1))
         """How often the body of the first loops runs, copies and lanes at once."""
         self._known_depths: dict[Expr, int] = {}
+        self._known_lines: dict[int, list[_Lines]] = {}
 
     @property
     def cycles(self) -> float:
@@ -171,12 +183,27 @@ class _Work:
         everywhere = _times(self._loops)
         sizes = [c.value.dtype.itemsize for c in self._nest.computes if c.monoid is not None]
         work += sum([everywhere * size / lanes for size in sizes])
-        lines = sum([self._lines(access, 0).number for access in self._accesses])
+        lines = sum([lines.number for lines in self._lines_from(0)])
         return max(work / self._speeds.arithmetic, lines * self._speeds.line)
 
     def _additions(self, e: Expr) -> float:
         """The time of an operation, in additions."""
         return self._speeds.additions(e.op.name, is_float=dtypes.is_float(e.dtype))
+
+    @property
+    def least_loads(self) -> float:
+        """The cycles of the loads of one core if each term of each result needs its own."""
+        terms = [
+            loop.range for loop in self._nest.loops if loop.range not in self._nest.result_axes
+        ]
+        if all([c.monoid is None for c in self._nest.computes]):
+            return 0.0
+        each = [
+            e.dtype.itemsize / self._target.vector_bytes
+            for e in self._nest.nodes
+            if e.op is ExprOp.LOAD and not e.src[0].ranges.isdisjoint(terms)
+        ]
+        return _times(self._loops) * sum(each) / self._speeds.loads
 
     def _variants(self, ranges: Collection[Expr]) -> float:
         return _times([loop for loop in self._loops if loop.range in ranges])
@@ -451,7 +478,7 @@ class _Work:
         inside = len([loop for loop in order if loop.kind not in _LANES])
         fit = (depth for depth in range(inside) if self._is_within(capacity, depth))
         depth = next(fit, inside)
-        parts = [self._lines(access, depth) for access in self._accesses]
+        parts = self._lines_from(depth)
         total = 0.0
         for access, part in zip(self._accesses, parts, strict=True):
             around = depth  # what does not vary with the next loops outside stays in the cache
@@ -463,16 +490,38 @@ class _Work:
 
     def _is_within(self, capacity: int, depth: int) -> bool:
         """True if a cache of this size has room for what the loops from `depth` on touch."""
-        return sum([self._lines(access, depth).room for access in self._accesses]) <= capacity
+        return sum([lines.room for lines in self._lines_from(depth)]) <= capacity
 
-    def _lines(self, access: _Access, depth: int) -> _Lines:
-        """The lines that an access touches in all iterations of the loops from `depth` on."""
-        extents = []
-        for loop in self._in_order[depth:]:
-            if loop.range in access.index.ranges and _size(loop) > 1:
-                step = step_along(access.index, loop.range)
-                apart = LINE_BYTES if step is None else abs(step) * access.itemsize
-                extents.append((apart, _size(loop)))
+    def _lines_from(self, depth: int) -> list[_Lines]:
+        """The lines that each access touches in all iterations of the loops from `depth` on."""
+        found = self._known_lines.get(depth)
+        if found is None:
+            found = self._known_lines[depth] = [
+                self._lines(access, [extent for d, extent in extents if d >= depth])
+                for access, extents in self._extents
+            ]
+        return found
+
+    @cached_property
+    def _extents(self) -> list[tuple[_Access, list[tuple[int, tuple[int, int]]]]]:
+        """The loops that each access varies with: their depth, the bytes between iterations, and
+        their number.
+        """
+        loops = [(d, loop.range, _size(loop)) for d, loop in enumerate(self._in_order)]
+        found = []
+        for access in self._accesses:
+            extents = []
+            for d, r, size in loops:
+                if size > 1 and r in access.index.ranges:
+                    step = step_along(access.index, r)
+                    apart = LINE_BYTES if step is None else abs(step) * access.itemsize
+                    extents.append((d, (apart, size)))
+            found.append((access, extents))
+        return found
+
+    @staticmethod
+    def _lines(access: _Access, extents: Sequence[tuple[int, int]]) -> _Lines:
+        """The lines of an access for so many iterations, so many bytes apart, of several loops."""
         span, count, room = access.itemsize, 1, LINE_BYTES
         for apart, size in sorted(extents):
             if apart <= max(span, LINE_BYTES):

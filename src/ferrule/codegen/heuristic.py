@@ -11,9 +11,10 @@ from __future__ import annotations
 from collections.abc import Set
 from functools import partial
 
+from ferrule.codegen.estimate import least_untiled
 from ferrule.codegen.kernel import Kernel, stores_to_one_place
 from ferrule.codegen.opt import Opt
-from ferrule.codegen.plan import Plan
+from ferrule.codegen.plan import Plan, Proposal
 from ferrule.codegen.schedules.cpu.chains import has_stages, schedule_chain
 from ferrule.codegen.schedules.cpu.contraction import is_contraction, schedule_contraction
 from ferrule.codegen.schedules.cpu.rows import partition_joins, schedule_rows
@@ -24,7 +25,6 @@ from ferrule.codegen.schedules.cpu.streams import (
     schedule_scatter,
     schedule_stream,
 )
-from ferrule.codegen.schedules.gpu.schedule import schedule_grid
 from ferrule.ir.target import Target
 
 
@@ -42,6 +42,9 @@ def schedule(kernel: Kernel, target: Target, constants: Set[int] = frozenset()) 
     plan = Plan(kernel, target, constants)
     plan.collapse()
     if target.block_threads > 1:
+        # Imported here: it imports NumPy, which processes that compile for the CPU do not need.
+        from ferrule.codegen.schedules.gpu.schedule import schedule_grid
+
         schedule_grid(plan)
         return plan
     if plan.attempt(schedule_rows_of_scatter):
@@ -67,8 +70,10 @@ def _schedule_root(plan: Plan, name: str) -> None:
     if has_stages(plan, name):
         schedule_chain(plan, name)
         return
-    proposals = [partial(schedule_few_terms, name=name), partial(schedule_rows, name=name)]
-    contraction = next((n for n in below if is_contraction(nest, plan.nest(n))), None)
-    if contraction is not None and len(below) == 1:
-        proposals.insert(0, partial(schedule_contraction, name=name, n=contraction))
-    plan.best(*proposals)
+    few, rows = partial(schedule_few_terms, name=name), partial(schedule_rows, name=name)
+    n = next((n for n in below if is_contraction(nest, plan.nest(n))), None)
+    if n is None or len(below) > 1:
+        plan.best(Proposal(few), Proposal(rows))
+        return
+    contraction = partial(schedule_contraction, name=name, n=n)
+    plan.best(Proposal(contraction), Proposal(few), Proposal(rows, least_untiled))

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Iterable, Sequence, Set
+from collections.abc import Callable, Container, Iterable, Iterator, Sequence, Set
 from math import prod
 from operator import itemgetter
-from typing import Any, Final
+from typing import Any, Final, NamedTuple, TypeAlias
 
 from ferrule.codegen.analysis.loop_bounds import loop_end, loop_start
 from ferrule.codegen.analysis.window import distance
@@ -43,6 +43,16 @@ COSTLY_WORK = 12
 _REACHED: Final = 1.15
 """The estimates of the best schedules, in those of `least_cycles`. Contractions in tiles reach 1.1
 to 1.3 (2026-11-28)."""
+
+
+_Estimate: TypeAlias = Callable[[Kernel, Target], float]
+
+
+class Proposal(NamedTuple):
+    """A schedule that may suit a kernel, and the cycles that the kernel then takes at least."""
+
+    schedule: Callable[[Plan], bool]
+    least: _Estimate = least_cycles
 
 
 class Plan:
@@ -151,11 +161,11 @@ class Plan:
         self._restore(kernel, count)
         return False
 
-    def best(self, *proposals: Callable[[Plan], bool]) -> bool:
+    def best(self, *proposals: Proposal) -> bool:
         """Apply the first proposal, or one whose kernel surely takes less time, as estimated.
 
-        Those that do not suit are left out, as by `attempt`. False, with nothing changed, if none
-        suits.
+        Those that do not suit are left out, as by `attempt`, and those that cannot take surely less
+        are not made. False, with nothing changed, if none suits.
         """
         return self._choose(proposals, ERROR)
 
@@ -163,26 +173,30 @@ class Plan:
         """Apply the proposal of the least estimate: for proposals of one form, in whose estimates
         an error is much the same.
         """
-        return self._choose(proposals, 1.0)
+        return self._choose([Proposal(schedule) for schedule in proposals], 1.0)
 
-    def _choose(self, proposals: Iterable[Callable[[Plan], bool]], error: float) -> bool:
+    def _choose(self, proposals: Sequence[Proposal], error: float) -> bool:
+        if len(proposals) == 1:
+            return self.attempt(proposals[0].schedule)
         kernel, count = self.kernel, len(self.opts)
         found: list[tuple[float, Kernel, list[Opt]]] = []
-        for proposal in proposals:
-            if not self.attempt(proposal):
-                continue
-            taken = cycles(self.kernel, self.target)
-            found.append((taken, self.kernel, self.opts[count:]))
-            self._restore(kernel, count)
-            is_first = len(found) == 1
-            least_better = error * _REACHED * least_cycles(kernel, self.target)
-            if is_first and taken <= max(least_better, self.target.speeds.launch):
-                break
+        better: dict[_Estimate, float] = {}
+        launch = self.target.speeds.launch
+        for schedule, least in proposals:
+            if found:
+                if least not in better:
+                    better[least] = error * _REACHED * least(kernel, self.target)
+                if found[0][0] <= max(better[least], launch):
+                    continue
+            if self.attempt(schedule):
+                taken = cycles(self.kernel, self.target)
+                found.append((taken, self.kernel, self.opts[count:]))
+                self._restore(kernel, count)
         if not found:
             return False
-        least = min(found, key=itemgetter(0))
-        surely = least[0] * error < found[0][0]
-        _, self.kernel, opts = least if surely else found[0]
+        fastest = min(found, key=itemgetter(0))
+        surely = fastest[0] * error < found[0][0]
+        _, self.kernel, opts = fastest if surely else found[0]
         self.opts += opts
         return True
 
@@ -216,6 +230,8 @@ class Plan:
         if any(n.at == (name, depth + 1) for n in self.kernel.nests):
             return False
         before, count = self.kernel, len(self.opts)
+        if any([_is_taken_apart(index, a, b) for index in _indices(before)]):
+            return False
         of_both = [e for e in _divisions(before) if a in e.ranges and b in e.ranges]
         self.do("fuse", name, a)
         r = self.nest(name).loops[depth].range
@@ -374,6 +390,24 @@ def _literal(arg: Any) -> Any:
     if isinstance(arg, Expr):
         return arg.name
     return tuple(map(_literal, arg)) if isinstance(arg, (list, tuple)) else arg
+
+
+def _indices(kernel: Kernel) -> Iterator[Expr]:
+    """The indices of a kernel's loads and stores."""
+    for nest in kernel.nests:
+        yield from [e.src[0] for e in nest.nodes if e.op is ExprOp.LOAD]
+        yield from [c.store.index for c in nest.computes if c.store is not None]
+
+
+def _is_taken_apart(index: Expr, a: Expr, b: Expr) -> bool:
+    """True if an index surely needs the quotient or the remainder of two loops that are fused:
+    steps along the outer one are not those past the end of the inner one.
+    """
+    terms, _ = index.linear()
+    outer, inner = terms.get(a, 0), terms.get(b, 0)
+    if outer == inner == 0 or not (a.size.is_const and b.size.is_const):
+        return False
+    return min(a.size.max, b.size.max) > 1 and outer != inner * b.size.max
 
 
 def _divisions(kernel: Kernel) -> list[Expr]:

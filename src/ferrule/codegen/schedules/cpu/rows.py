@@ -10,7 +10,14 @@ from math import prod
 
 from ferrule.codegen.analysis.vector_shuffles import MAX_VECTORS
 from ferrule.codegen.kernel import Kind, Loop, Nest
-from ferrule.codegen.plan import MIN_PARALLEL_WORK, Plan, bytes_loaded, loads, step_of
+from ferrule.codegen.plan import (
+    MIN_PARALLEL_WORK,
+    Plan,
+    Proposal,
+    bytes_loaded,
+    loads,
+    step_of,
+)
 from ferrule.codegen.primitives.editing import descendants
 from ferrule.codegen.primitives.nests import mergeable, shared_row
 from ferrule.codegen.schedules.cpu.gemv import schedule_panels
@@ -44,7 +51,8 @@ def schedule_rows(plan: Plan, name: str) -> bool:
     merge_siblings(plan, plan.below(name))
     _recompute_first(plan, name, plan.below(name))
     axes = _lane_axes(plan, name, plan.below(name))
-    found = plan.best(*[partial(_schedule_lanes, name=name, column=axis) for axis in axes])
+    lanes = [partial(_schedule_lanes, name=name, column=axis) for axis in axes]
+    found = plan.best(*map(Proposal, lanes))
     partition_joins(plan, name)
     return found
 
@@ -296,7 +304,8 @@ def _reduce_lanes(plan: Plan, n: str) -> None:
         for loop in others
         if loop.kind is Kind.SERIAL and any([step_of(index, loop.range) == 1 for index in found])
     ]
-    plan.best(*[partial(_lanes_along, n=n, r=r) for r in (last.range, *fit)])
+    lanes = [partial(_lanes_along, n=n, r=r) for r in (last.range, *fit)]
+    plan.best(*map(Proposal, lanes))
 
 
 def _lanes_along(plan: Plan, n: str, r: Expr) -> bool:
