@@ -27,6 +27,7 @@ def test_defaults() -> None:
     assert settings.FERRULE_DEVICE is None
     assert settings.FERRULE_MEMORY_LIMIT is None
     assert settings.FERRULE_NUM_THREADS == usable_cores() >= 1
+    assert settings.FERRULE_COMPILE_WORKERS is None
     assert settings.FERRULE_CACHE_DIR.endswith("ferrule")
 
 
@@ -67,6 +68,7 @@ def test_memory_limit(text: str, size: int) -> None:
         ("DEBUG", "yes", "DEBUG='yes': expected an integer of at least 0"),
         ("BEAM", "-1", "BEAM='-1': expected an integer of at least 0"),
         ("FERRULE_NUM_THREADS", "0", "expected an integer of at least 1"),
+        ("FERRULE_COMPILE_WORKERS", "-1", "expected an integer of at least 0"),
         ("FERRULE_MEMORY_LIMIT", "lots", "expected a number of bytes, such as 500000000, 512M"),
         ("FERRULE_MEMORY_LIMIT", "0", "expected a number of bytes"),
     ],

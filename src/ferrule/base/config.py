@@ -69,6 +69,8 @@ class Config:
     """The default device; None: the first that opens."""
     FERRULE_NUM_THREADS: int
     """The number of threads that a CPU kernel may use."""
+    FERRULE_COMPILE_WORKERS: int | None
+    """The number of processes that compile kernels beside this one; None: one less than threads."""
     FERRULE_CACHE_DIR: str
     """The folder of the on-disk cache."""
     FERRULE_MEMORY_LIMIT: int | None
@@ -182,11 +184,14 @@ def _checked_text(name: str, value: object) -> str:
 _SMALLEST = {
     **{"DEBUG": 0, "BEAM": 0, "JIT": 0, "LRU": 0},
     **{"ALLOW_TF32": 0, "FERRULE_CHECK_INDEX": 0, "FERRULE_NUM_THREADS": 1},
+    "FERRULE_COMPILE_WORKERS": 0,
 }
 _NAMES = tuple(field.name for field in fields(Config))
 
 
 def _checked(name: str, value: object) -> Any:
+    if value is None and name in ("FERRULE_COMPILE_WORKERS", "FERRULE_DEVICE"):
+        return None
     if name in _SMALLEST:
         return _checked_int(name, value, _SMALLEST[name])
     if name == "BEAM_SECONDS":
@@ -195,8 +200,6 @@ def _checked(name: str, value: object) -> Any:
         return _checked_bytes(name, value)
     if name == "FERRULE_SKIP":
         return _checked_passes(name, value)
-    if name == "FERRULE_DEVICE" and value is None:
-        return None
     return _checked_text(name, value)
 
 
@@ -228,6 +231,7 @@ def config_from(environment: Mapping[str, str]) -> Config:
         FERRULE_SKIP=frozenset(),
         FERRULE_DEVICE=None,
         FERRULE_NUM_THREADS=usable_cores(),
+        FERRULE_COMPILE_WORKERS=None,
         FERRULE_CACHE_DIR=_user_cache_dir(environment),
         FERRULE_MEMORY_LIMIT=None,
     )

@@ -45,6 +45,7 @@ if TYPE_CHECKING:
     from ferrule.codegen.linearizer import Linearizer
     from ferrule.device.autotune.tuner import Tuner
     from ferrule.device.autotune.tuning_cache import TunedSchedule
+    from ferrule.device.compile_crew import Crew, Question
 
 __all__ = [
     "Allocator",
@@ -89,6 +90,8 @@ _TABLE = {
 }
 # The function that runs in a process for trial runs of kernels is loaded by name, too,
 _TRIAL_WORKER = "ferrule.device.autotune.worker:serve"
+# and the module that runs in processes which make kernels,
+_COMPILE_WORKER = "ferrule.device.compile_worker"
 # and so are names that are documented in this module.
 _DOCUMENTED_HERE = {"CPUProgram": "ferrule.runtime.cpu:CPUProgram"}
 _ENTRY_POINTS = "ferrule.devices"
@@ -293,6 +296,14 @@ def codegen_files() -> list[Path]:
     return source_files(_CODEGEN)
 
 
+@cache
+def _crew() -> Crew:
+    """The processes that make kernels for this one."""
+    from ferrule.device.compile_crew import Crew
+
+    return Crew(_COMPILE_WORKER)
+
+
 class Compiled:
     """A device that runs compiled kernels: an allocator, a renderer, a compiler, a program loader.
 
@@ -458,7 +469,8 @@ class Compiled:
     def prepare(self, asts: Sequence[LazyOp]) -> Mapping[LazyOp, CompiledASTRunner]:
         """Makes the runners of all `asts` that have none yet, and gives those of all kernels.
 
-        One kernel is compiled while the next one is lowered.
+        Worker processes make some of them, if there are many. Else one is compiled while the next
+        one is lowered.
         """
         if config().BEAM:
             self._search(asts)
@@ -474,7 +486,44 @@ class Compiled:
         if len(missing) < 2:
             for ast in missing:
                 self.get_runner(ast)
-            return
+        elif not self._make_with_workers(missing):
+            self._make_with_threads(missing)
+
+    def _make_with_workers(self, asts: Sequence[LazyOp]) -> bool:
+        """Make the runners of kernels in several processes; False, with nothing done, if that gains
+        nothing.
+        """
+        if not self.compiler.is_portable or config().DEBUG >= 3:
+            return False
+        found = _crew().share(
+            len(asts), self._questions(asts), lambda number: self._compile(asts[number])
+        )
+        if found is None:
+            return False
+        for number, entry in found.items():
+            ast = asts[number]
+            stored = _from_entry(ast, entry)
+            if stored is None:
+                self._compile(ast)
+            else:
+                self.load(*stored)
+                self._remember(ast, stored[0])
+        return True
+
+    def _questions(self, asts: Sequence[LazyOp]) -> Callable[[int], Question]:
+        """The question for a worker by the kernel's number."""
+        from ferrule.device.compile_crew import Question, tools_of
+
+        tools = tools_of(self.renderer, self.compiler, self.linearizer_opts)
+        winners = [self.winner(ast) for ast in asts]
+
+        def question(number: int) -> Question:
+            winner = winners[number]
+            return Question.of(tools, asts[number], None if winner is None else winner.opts)
+
+        return question
+
+    def _make_with_threads(self, missing: Sequence[LazyOp]) -> None:
         # Nothing else of a kernel is kept until it is compiled: its code is many objects.
         started: list[tuple[LazyOp, CompiledASTRunner, Future[bytes]]] = []
         with self.compiling() as begin:
@@ -543,6 +592,14 @@ def _runner_of(
         return CompiledASTRunner(ast, name, source, facts=facts)
     asked = {"shared_bytes": launch.shared_bytes} if launch.shared_bytes else None
     return CompiledASTRunner(ast, name, source, [launch.blocks], [launch.threads], asked, facts)
+
+
+def entry_of(k: Linearizer, renderer: Any, compiler: Compiler) -> bytes:
+    """The disk cache's entry of a kernel, which is linearized, rendered and compiled."""
+    k.linearize()
+    runner = _runner_of(k.ast, k.name, renderer.render(k.name, k.uops), k.launch)
+    runner.lib = compiler.compile(runner.prg)
+    return _entry(runner)
 
 
 def _entry(runner: CompiledASTRunner) -> bytes:

@@ -24,6 +24,9 @@ class Compiler:
     their ASTs. None: programs are not cached.
     """
 
+    is_portable = False
+    """True if it and the device's renderer may be pickled, to compile in another process."""
+
     def __init__(self, cachekey: str | None = None) -> None:
         self.cachekey = cachekey
 

@@ -242,7 +242,7 @@ class ASTRunner(JITRunner):
 
 
 class CompiledASTRunner(ASTRunner):
-    """A compiled kernel. `prg` is its source, empty where it came from the disk cache.
+    """A compiled kernel. `prg` is its source, empty if the disk cache or a worker had the program.
 
     `global_size` and `local_size` may hold symbolic sizes; `runtime_args` go to the program at each
     call. The maker of the runner sets `device`, `lib` and `program`.

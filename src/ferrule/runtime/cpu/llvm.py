@@ -115,6 +115,8 @@ def _emit_object(machine: Any, module: Any) -> bytes:
 class CPUCompiler(Compiler):
     """LLVM IR text to an object file for `target`."""
 
+    is_portable = True
+
     def __init__(self, target: Target) -> None:
         self.target = target
         key = (target.features, sys.platform, platform.machine(), _package_version(), _FLAGS)
