@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 from tests.backend.test_variables import ARITHMETIC, COMPARISONS
+from tests.planning import Work
 
 import ferrule
 from ferrule import Tensor, TinyJit, Variable, dtypes, nn
@@ -438,3 +439,53 @@ def test_a_scatter_into_a_temporary_of_a_symbolic_shape(device: str) -> None:
         return ferrule.vmap(lambda x: x.scatter_add(0, place, added).cos() - chosen)(chosen)
 
     np.testing.assert_allclose(scattered().numpy(), np.cos([[[0, 1]] * 2] * 2), atol=1e-6)
+
+
+# *** running totals and orders along a size ***
+
+
+def gradient_of(function: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    def gradient(x: Any) -> Any:
+        y = x.contiguous().detach().requires_grad_()
+        (function(y) * 3).sum().backward()
+        return y.grad
+
+    return gradient
+
+
+ALONG: dict[str, Callable[[Any], Any]] = {
+    "cumsum": lambda x: x.cumsum(0),
+    "cumprod": lambda x: x.cumprod(0),
+    "cummax": lambda x: x.cummax(0)[0],
+    "where the largest so far is": lambda x: x.cummax(0)[1],
+    "cummin": lambda x: x.cummin(0)[0],
+    "logcumsumexp": lambda x: x.logcumsumexp(0),
+    "sort": lambda x: x.sort(0).values,
+    "from the largest": lambda x: x.sort(0, descending=True).values,
+    "argsort": lambda x: x.argsort(0),
+    "the largest": lambda x: x.topk(1, 0).values,
+    "integers": lambda x: (x * 4).cast(dtypes.int32).sort(0).values,
+    "long": lambda x: x.repeat(1, 1).reshape(-1).cumsum(0),
+    "the gradient of cumsum": gradient_of(lambda x: x.cumsum(0)),
+    "the gradient of cumprod": gradient_of(lambda x: x.cumprod(0)),
+    "the gradient of logcumsumexp": gradient_of(lambda x: x.logcumsumexp(0)),
+    "the gradient of sort": gradient_of(lambda x: x.sort(0).values),
+}
+
+
+@pytest.mark.parametrize("name", ALONG)
+def test_totals_and_orders_along_a_variable_are_planned_once(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    function, m = ALONG[name], Variable("m", 1, 12)
+    values = [value for value in VALUES if value]
+    expected = {n: function(Tensor(X[:n]).realize()).numpy() for n in values}
+    work = Work(monkeypatch)
+    x = Tensor(X).realize()
+    run = TinyJit(lambda part: function(part).realize())
+    planned = []
+    for n in values:
+        for part in (function(x[: m.bind(n)]), run(x[: m.bind(n)])):
+            np.testing.assert_allclose(part.numpy(), expected[n], rtol=1e-4, atol=1e-4)
+        planned.append(work.plans)
+    assert planned[2:] == planned[1:2] * (len(planned) - 2), "a capture may plan once more"

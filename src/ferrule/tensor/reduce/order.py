@@ -15,7 +15,9 @@ from ferrule.autograd import TracedValue
 from ferrule.autograd.iota import iota, position_dtype
 from ferrule.engine.host import on_host
 from ferrule.ir.dtype import dtypes
+from ferrule.ir.expr import sint
 from ferrule.ir.lazyop import BinaryOps
+from ferrule.ir.shape.layout import storage_size
 from ferrule.tensor.broadcast import expanded, known_size, part_of
 from ferrule.tensor.data import Array
 from ferrule.tensor.math.arithmetic import round_down
@@ -23,6 +25,7 @@ from ferrule.tensor.math.elementwise import less_or_equal
 from ferrule.tensor.math.functions import round_half_even
 from ferrule.tensor.math.special import at_least
 from ferrule.tensor.reduce.reductions import is_nan
+from ferrule.tensor.shaping.joining import to_bound
 
 INTERPOLATIONS = ("linear", "lower", "higher", "midpoint", "nearest")
 _PLACE_BITS = 32
@@ -143,8 +146,7 @@ def _on_last(function: Any, x: TracedValue, size: int, *args: Any) -> TracedValu
 
 def _has_codes(x: TracedValue) -> bool:
     """True if an element and its position fit into 64 bits."""
-    size = known_size(x.shape[-1], "sort")
-    return x.dtype.itemsize <= 4 and size <= 1 << _PLACE_BITS
+    return x.dtype.itemsize <= 4 and storage_size((x.shape[-1],)) <= 1 << _PLACE_BITS
 
 
 def _words(x: TracedValue) -> TracedValue:
@@ -175,10 +177,11 @@ def _codes(x: TracedValue, descending: bool) -> TracedValue:
     place = iota(x.shape[-1], dtypes.uint64, x.node.device)
     wide = word.cast(dtypes.uint64)
     shifted = wide.alu(BinaryOps.SHL, wide.full(_PLACE_BITS))
-    return shifted.alu(BinaryOps.OR, expanded(place, x.shape))
+    codes = shifted.alu(BinaryOps.OR, expanded(place, x.shape))
+    return to_bound(codes, _LAST_CODE)  # the host needs a known size
 
 
-def _places(codes: TracedValue, size: int) -> TracedValue:
+def _places(codes: TracedValue, size: sint) -> TracedValue:
     """The positions in codes of elements of an axis of some size."""
     low = codes.alu(BinaryOps.AND, codes.full((1 << _PLACE_BITS) - 1))
     return low.cast(position_dtype(size))
@@ -186,24 +189,26 @@ def _places(codes: TracedValue, size: int) -> TracedValue:
 
 def _one_of_codes(function: Any, x: TracedValue, *args: Any) -> TracedValue:
     """The position in the code that `function(codes, where those of NaN begin, *args)` picks."""
+    size = known_size(x.shape[-1], "sort")
     codes = _codes(x, False)
     nan = _NAN_CODE if dtypes.is_float(x.dtype) else _LAST_CODE
     code = on_host(function, [codes], (*x.shape[:-1], 1), codes.dtype, nan, *args)
-    return _places(code, known_size(x.shape[-1], "sort"))
+    return _places(code, size)
 
 
 def argsort(x: TracedValue, descending: bool = False) -> TracedValue:
     """The positions of the elements in their order."""
-    size = known_size(x.shape[-1], "argsort")
+    size = x.shape[-1]
     if not _has_codes(x):
-        return _on_last(sorted_places, x, size, descending)
+        return _on_last(sorted_places, x, known_size(size, "argsort"), descending)
     codes = _codes(x, descending)
-    return _places(on_host(_sorted, [codes], codes.shape, codes.dtype), size)
+    places = _places(on_host(_sorted, [codes], codes.shape, codes.dtype), size)
+    return places if isinstance(size, int) else part_of(places, 0, size)
 
 
 def first(x: TracedValue, start: int, stop: int, descending: bool = False) -> TracedValue:
     """The positions of the elements from `start` to `stop` of the order."""
-    size = known_size(x.shape[-1], "argsort")
+    size = x.shape[-1]
     if stop == start or not _has_codes(x):
         return part_of(argsort(x, descending), start, stop)
     codes = _codes(x, descending)

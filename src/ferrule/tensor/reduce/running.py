@@ -7,7 +7,6 @@ from collections.abc import Callable, Sequence
 from ferrule.autograd import TracedValue
 from ferrule.ir.dtype import sum_dtype
 from ferrule.tensor.base import Tensor
-from ferrule.tensor.broadcast import known_size
 from ferrule.tensor.data import DTypeLike, to_dtype
 from ferrule.tensor.keywords import method
 from ferrule.tensor.math.arithmetic import float_value
@@ -24,7 +23,6 @@ def _scanned(
 ) -> list[Tensor]:
     """The results of a scan of a value of this shape along an axis."""
     place = with_axis(self, axis, what)[1]
-    known_size(value.shape[place] if self._shape else 1, what)
     column = value if self._shape else value.reshape((1,))
     results = scan.along(place, column, function)
     return [self._wrap(result.reshape(value.shape)) for result in results]

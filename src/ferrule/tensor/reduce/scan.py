@@ -25,7 +25,7 @@ from ferrule.tensor.broadcast import expanded, known_size, part_of
 from ferrule.tensor.math.elementwise import complement
 from ferrule.tensor.math.special import exp, log1p, widened
 from ferrule.tensor.reduce import rowwise
-from ferrule.tensor.shaping.joining import padded
+from ferrule.tensor.shaping.joining import padded, to_bound
 
 _BLOCK = 16  # every element of a block is combined on its own, from all before it
 _LONG_BLOCK = 1024  # or goes on from the one before it
@@ -48,7 +48,12 @@ class Monoid:
 
 def scan(parts: Parts, monoid: Monoid) -> Parts:
     """Each element of the last axis combined with all before it."""
-    rest, size = parts[0].shape[:-1], _size(parts[0])
+    rest, length = parts[0].shape[:-1], parts[0].shape[-1]
+    if not isinstance(length, int):
+        neutral = monoid.neutral(parts[0])
+        whole = [to_bound(part, fill) for part, fill in zip(parts, neutral, strict=True)]
+        return tuple([part_of(part, 0, length) for part in scan(tuple(whole), monoid)])
+    size = length
     most = _longest_block(parts[0], monoid)
     if size <= 1 or 0 in rest:
         return parts
@@ -85,7 +90,7 @@ def _pad(parts: Parts, before: int, after: int, monoid: Monoid) -> Parts:
 
 def _shifted_parts(parts: Parts, step: int, monoid: Monoid) -> Parts:
     """The elements shifted by `step` towards the end, with neutral ones in front."""
-    size = _size(parts[0])
+    size = parts[0].shape[-1]
     return _pad(tuple([part_of(part, 0, size - step) for part in parts]), step, 0, monoid)
 
 
@@ -195,7 +200,7 @@ def _reverse_cumprod(grad: TracedValue, entry: GradNode) -> Gradients:
     """
     x = rowwise.accumulating(entry.saved[0])
     (before,) = _shifted_parts((cumprod(x),), 1, PRODUCT)
-    (following,) = _pad((part_of(x, 1, _size(x)),), 0, 1, PRODUCT)
+    (following,) = _pad((part_of(x, 1, x.shape[-1]),), 0, 1, PRODUCT)
     behind = _recurrence(following, rowwise.accumulating(grad))
     return ((before * behind).cast(entry.kinds[0]),)
 
@@ -219,7 +224,7 @@ def _reverse_logcumsumexp(grad: TracedValue, entry: GradNode) -> Gradients:
     """
     x = rowwise.accumulating(entry.saved[0])
     y = logcumsumexp(x)
-    size = _size(x)
+    size = x.shape[-1]
     steps = _share(part_of(y, 0, size - 1), part_of(y, 1, size))
     (factors,) = _pad((steps,), 0, 1, PRODUCT)
     behind = _recurrence(factors, rowwise.accumulating(grad))
@@ -250,7 +255,8 @@ def cummin(x: TracedValue) -> tuple[TracedValue, TracedValue]:
 def _chosen(x: TracedValue, extreme: TracedValue) -> tuple[TracedValue, TracedValue]:
     here = x.detach()
     found = here.equals(extreme).alu(BinaryOps.OR, here.differs(here))
-    numbers = iota(_size(x), position_dtype(_size(x)), x.node.device)
+    size = x.shape[-1]
+    numbers = iota(size, position_dtype(size), x.node.device)
     positions = scan((found.where(expanded(numbers, x.shape), 0),), MAXIMUM)[0]
     return record("cummax", _CUMMAX, (x, positions), extreme.node, None), positions
 

@@ -15,6 +15,7 @@ import numpy as np
 from ferrule.autograd import TracedValue
 from ferrule.base.calls import one_of
 from ferrule.ir.dtype import DTypeError, dtypes
+from ferrule.ir.expr import as_expr
 from ferrule.ir.shape.view import ShapeError, prod_sint
 from ferrule.tensor.base import Tensor
 from ferrule.tensor.broadcast import check_devices, known_size
@@ -119,7 +120,7 @@ def topk(
     ([3, 2], [0, 2])
     """
     tensor, place = with_axis(self, axis, "topk")
-    k, size = plain(k), known_size(tensor._shape[place], "topk")
+    k, size = plain(k), as_expr(tensor._shape[place]).min  # of a symbolic size the least
     if not 0 <= k <= size:
         raise ShapeError(f"[topk] k is from 0 to {size}, the size of axis {axis}, not {k}")
 

@@ -410,6 +410,18 @@ def padded(value: TracedValue, pairs: Sequence[tuple[sint, sint]], fill: Number)
     return inside.where(value.pad(pairs), fill)
 
 
+def to_bound(value: TracedValue, fill: Number) -> TracedValue:
+    """The value with copies of a number behind a last axis of symbolic size, up to its bound.
+
+    So what depends on the size, such as the blocks of a running total, is the same for all sizes.
+    """
+    size = value.shape[-1]
+    if isinstance(size, int):
+        return value
+    none = ((0, 0),) * (len(value.shape) - 1)
+    return padded(value, (*none, (0, as_int(size.max - size))), fill)
+
+
 def _check_joinable(first: Tensor, part: Any, axis: int) -> None:
     a, b = first._shape, part._shape
     if len(a) != len(b) or a[:axis] != b[:axis] or a[axis + 1 :] != b[axis + 1 :]:
