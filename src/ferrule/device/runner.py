@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from copy import copy
 from typing import Any, Final, TypeAlias, final
 
 from ferrule.base.config import config
@@ -187,6 +188,8 @@ class ASTRunner(JITRunner):
         self._needed = 0
         self._least_bytes: tuple[tuple[int, int], ...] = ()
         self._sized: dict[tuple[int, ...], _Sized] = {}
+        self.fixed: tuple[int, ...] = ()
+        """The values of the AST's variables, if they are the same in each run; `vars` is empty."""
         if self.facts is not None:
             self.op_estimate = self.facts.op_estimate
             self.mem_estimate = self.facts.mem_estimate
@@ -195,6 +198,18 @@ class ASTRunner(JITRunner):
             self.reads = self.facts.reads
             self._needed = 1 + max(self.writes | self.reads)
             self._least_bytes = self.facts.least_bytes
+
+    def at(self, var_vals: Mapping[Any, int]) -> ASTRunner:
+        """The runner of the same kernel with these values of its variables in each run."""
+        if not self.vars:
+            return self
+        runner = copy(self)
+        runner.fixed = _values(self.vars, var_vals)
+        sized = self._sized_for(var_vals)
+        runner.op_estimate, runner.mem_estimate = sized.ops, sized.mem
+        runner._least_bytes = (*self._least_bytes, *sized.least_bytes)
+        runner.vars = ()
+        return runner
 
     def _at(self, values: tuple[int, ...]) -> _Sized | None:
         """The facts for these values of the variables; None without variables.
@@ -267,6 +282,16 @@ class CompiledASTRunner(ASTRunner):
         self.program: Any = None
         self._fresh = True
 
+    def at(self, var_vals: Mapping[Any, int]) -> ASTRunner:
+        """The runner of the same kernel with these values of its variables in each run."""
+        runner = super().at(var_vals)
+        if runner is not self and self.global_size is not None:
+            assert isinstance(runner, CompiledASTRunner)
+            blocks, threads = self.launch_dims(var_vals)
+            runner.global_size = None if blocks is None else [*blocks]
+            runner.local_size = None if threads is None else [*threads]
+        return runner
+
     def launch_dims(self, var_vals: Mapping[Any, int]) -> tuple[list[int] | None, list[int] | None]:
         """The global and the local size, padded to three, with the variables' values put in."""
         return _launch_size(self.global_size, var_vals), _launch_size(self.local_size, var_vals)
@@ -288,8 +313,8 @@ class CompiledASTRunner(ASTRunner):
                 f"kernel {self.name} has no program; Device[...].to_program(k) and get_runner(ast) "
                 "make runners that have one"
             )
-        vals = _values(self.vars, var_vals) if self.vars else ()
-        sized = self._at(vals)
+        vals = _values(self.vars, var_vals) if self.vars else self.fixed
+        sized = self._at(vals) if self.vars else None
         self._check_buffers(rawbufs, sized)
         wait = wait or config().DEBUG >= 2
         sizes = self._launch_args(var_vals) if self.global_size is not None else {}
@@ -330,6 +355,7 @@ class InterpretedASTRunner(ASTRunner):
     def __init__(self, ast: LazyOp, fxn: Callable[..., Any]) -> None:
         super().__init__(ast, f"interpret_{ast.key[:8]}")
         self.fxn = fxn
+        self._variables = self.vars
 
     def __call__(
         self,
@@ -343,9 +369,9 @@ class InterpretedASTRunner(ASTRunner):
         Raises `RunnerError` for too few or too many buffers, or one that is too small, `KeyError`
         for a missing variable, `ValueError` for a value outside its bounds.
         """
-        numbers = _values(self.vars, var_vals)
-        values = dict(zip(self.vars, numbers, strict=True))
-        sized = self._at(numbers)
+        numbers = _values(self.vars, var_vals) if self.vars else self.fixed
+        values = dict(zip(self._variables, numbers, strict=True))
+        sized = self._at(numbers) if self.vars else None
         self._check_buffers(rawbufs, sized)
         start = time.perf_counter()
         self.fxn([buffer._buf for buffer in rawbufs], values)

@@ -147,5 +147,6 @@ def _take_after(runner: CompiledASTRunner, original: CompiledASTRunner) -> None:
     runner.op_estimate = original.op_estimate
     runner.mem_estimate = original.mem_estimate
     runner.vars = original.vars
+    runner.fixed = original.fixed
     runner.writes = original.writes
     runner.reads = original.reads

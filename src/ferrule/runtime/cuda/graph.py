@@ -50,7 +50,7 @@ class _Step:
 
     def values(self, var_vals: dict[Any, int]) -> list[int]:
         """The values of the kernel's variables."""
-        return [variable.infer(var_vals) for variable in self.runner.vars]
+        return [*self.runner.fixed, *[v.infer(var_vals) for v in self.runner.vars]]
 
 
 def _address(buffer: Buffer | None) -> int:

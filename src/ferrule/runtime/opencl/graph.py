@@ -140,7 +140,7 @@ class _Step:
     def update(self, inputs: Sequence[CLMemory], var_vals: dict[Any, int]) -> bool:
         """Set the arguments of a call; True if they differ from those before."""
         addresses = [inputs[number].address for number in self._inputs.values()]
-        vals = tuple([variable.infer(var_vals) for variable in self.runner.vars])
+        vals = (*self.runner.fixed, *[v.infer(var_vals) for v in self.runner.vars])
         if self._state == (addresses, vals):
             return False
         memory = list(self._memory)
