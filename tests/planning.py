@@ -5,9 +5,10 @@ from typing import Any
 
 import pytest
 
+import ferrule.engine.realize
 import ferrule.fusion
 from ferrule.engine.realize import Runners, prepare
-from ferrule.fusion import _plans
+from ferrule.fusion import Schedule, _plans
 from ferrule.fusion.dynamic.families import _families
 from ferrule.ops import LazyOp
 
@@ -25,12 +26,18 @@ class Work:
             self.plans += 1
             return plan(*args)
 
+        def run(schedule: Schedule) -> None:
+            self.kernels.update(*schedule.plan.kernels.values())
+            run_all(schedule)
+
         def prepared(kernels: Mapping[str, Sequence[LazyOp]]) -> Runners:
             self.kernels.update(*kernels.values())
             return prepare(kernels)
 
+        run_all = ferrule.engine.realize._run_all
+
         monkeypatch.setattr("ferrule.fusion._plan", planned)
-        monkeypatch.setattr("ferrule.engine.realize.prepare", prepared)
+        monkeypatch.setattr("ferrule.engine.realize._run_all", run)
         monkeypatch.setattr("ferrule.engine.loop_runs.prepare", prepared)
 
     @staticmethod

@@ -339,7 +339,10 @@ class TracedValue(Handle):
         """An element-wise op on this value and others of its shape."""
         sources = (self, *others)
         node = elementwise(op, tuple([source.node for source in sources]))
-        return _apply(op, sources, node)
+        for source in sources:
+            if source.edge is not None:
+                return _apply(op, sources, node)
+        return TracedValue(node)
 
     def cast(self, dtype: DType) -> TracedValue:
         """The numbers as another type holds them."""

@@ -65,7 +65,9 @@ class Table(dict[Any, Entry]):
         """Remove an entry, but not another that a thread has put in its place meanwhile."""
         key = entry.key
         entry.key = None  # the entry may outlive what it was for, and its key
-        self._remove(key, entry)
+        found = self.pop(key, entry)
+        if found is not entry:
+            self.setdefault(key, found)
 
     def _remove(self, key: Any, entry: Entry) -> None:
         if self.get(key) is not entry:

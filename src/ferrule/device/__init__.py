@@ -15,7 +15,7 @@ from contextvars import copy_context
 from functools import cache, partial
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, final
+from typing import TYPE_CHECKING, Any, ClassVar, final
 
 import ferrule.base.diskcache as diskcache
 from ferrule.base.config import config
@@ -314,6 +314,9 @@ class Compiled:
     back.
     """
 
+    tuned: ClassVar[int] = 0
+    """The number of times that a kernel got another program, on any device."""
+
     def __init__(
         self,
         device: str,
@@ -430,6 +433,7 @@ class Compiled:
 
             tuning_cache.store(self.cache_key(ast), winner)
         if winner.gained or (before is not None and before.gained):
+            Compiled.tuned += 1
             from ferrule.codegen.linearizer import Linearizer
 
             k = Linearizer(ast, self.linearizer_opts, winner.opts)

@@ -13,7 +13,7 @@ from collections.abc import Sequence, Set
 from dataclasses import field
 from pathlib import Path
 from types import CodeType, FrameType
-from typing import Any, TypeVar, final
+from typing import Any, ClassVar, Final, TypeVar, final
 
 from ferrule.base.helpers import GlobalCounters
 from ferrule.base.interrupts import running_handlers
@@ -24,7 +24,7 @@ from ferrule.device.memory_planner import plan_arenas
 from ferrule.device.runner import watched_since
 from ferrule.ir.buffer import Buffer, newest_serial, read_guard
 from ferrule.ir.dtype import DType, dtypes
-from ferrule.ir.expr import Variable, sint
+from ferrule.ir.expr import Variable, as_expr, sint
 from ferrule.ir.storage import turn
 
 T = TypeVar("T")
@@ -113,12 +113,20 @@ def get_jit_stats(jit_cache: list[JitItem]) -> tuple[sint, sint]:
     return ops, mem
 
 
+_MOST_COSTS: Final = 64
+"""Values of a graph's variables for which its cost is kept. Not measured."""
+
+
 class GraphExecutor(JITRunner):
     """A batch of captured items that a device runs by one call: a runner on the batch's inputs.
 
     It costs what its items cost together, and says of each input whether an item reads or writes
     it. A subclass defines `replay`, which sets `inside` while it runs.
     """
+
+    takes_plans: ClassVar[bool] = False
+    """True if plans that were not captured are run so as well: making one takes no longer than a
+    run, and other inputs cost nothing."""
 
     def __init__(self, jit_cache: list[JitItem], input_rawbuffers: Sequence[Buffer]) -> None:
         self.jit_cache = jit_cache
@@ -137,11 +145,8 @@ class GraphExecutor(JITRunner):
             for j, item in enumerate(jit_cache)
         ]
         """The buffers that are not inputs, which the graph keeps alive."""
-        ops, mem = self.op_estimate, self.mem_estimate
-        self._numbers: tuple[int, int, int] | None = None
-        """The counters to add for each call, if they do not depend on variables."""
-        if isinstance(ops, int) and isinstance(mem, int):
-            self._numbers = (self.num_kernels, ops, mem)
+        self._costs: dict[tuple[int, ...], tuple[int, int]] = {}
+        """The operations and bytes of a call, by the values of its variables."""
         self.inside = False
         """True in a run. A thread that has the turn and sees it is inside itself."""
 
@@ -177,9 +182,15 @@ class GraphExecutor(JITRunner):
 
         `seconds` is None only for a call that is not printed.
         """
-        if seconds is None and self._numbers is not None:
-            kernels, ops, mem = self._numbers
-            GlobalCounters.add(kernels, ops, mem)
+        if seconds is None:
+            values = tuple([variable.infer(var_vals) for variable in self.vars])
+            cost = self._costs.get(values)
+            if cost is None:
+                if len(self._costs) >= _MOST_COSTS:
+                    self._costs.clear()
+                ops, mem = as_expr(self.op_estimate), as_expr(self.mem_estimate)
+                cost = self._costs[values] = ops.infer(var_vals), mem.infer(var_vals)
+            GlobalCounters.add(self.num_kernels, *cost)
             return
         update_stats(
             self.name,

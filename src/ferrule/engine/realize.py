@@ -5,17 +5,19 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from traceback import clear_frames
-from typing import TypeAlias
+from typing import Final, TypeAlias
 
-from ferrule.base.config import config
+from ferrule.base.config import Config, config
 from ferrule.base.interrupts import Whole
 from ferrule.base.threadstate import this_thread
-from ferrule.device import Device
-from ferrule.device.runner import BufferCopy, JITRunner
+from ferrule.device import Compiled, Device
+from ferrule.device.capture import GraphExecutor, JitItem
+from ferrule.device.runner import ASTRunner, BufferCopy, CompiledASTRunner, JITRunner
 from ferrule.fusion import Schedule, make_schedule
 from ferrule.fusion.graph import toposort
-from ferrule.fusion.plans.execution_plan import kernels_by_device
+from ferrule.fusion.plans.execution_plan import ExecutionPlan, kernels_by_device
 from ferrule.ir.buffer import Buffer, newest_serial
+from ferrule.ir.expr import Length, Variable
 from ferrule.ir.lazy import LazyBuffer
 from ferrule.ir.lazyop import LazyOp, LoadOps, ScheduleItem
 from ferrule.ir.storage import (
@@ -26,6 +28,8 @@ from ferrule.ir.storage import (
     turn,
     unfinished,
 )
+
+_NO_VALUES: Final[dict[Variable, int]] = {}
 
 Runners: TypeAlias = Mapping[str, Mapping[LazyOp, JITRunner]]
 """The runners by device and AST."""
@@ -50,7 +54,10 @@ def realize(nodes: Sequence[LazyBuffer]) -> None:
     the writes made of them, and the memory has its earlier version. If another of the nodes raises,
     the writes are done. Pending writes that only joined are done in both cases.
     """
-    if all([node.realized is not None for node in nodes]):
+    for node in nodes:
+        if node.realized is None:
+            break
+    else:
         return
     with turn:
         try:
@@ -90,29 +97,108 @@ def _compute(nodes: Sequence[LazyBuffer]) -> None:
 def _compute_now(nodes: Sequence[LazyBuffer]) -> None:
     newest = newest_serial()
     schedule = make_schedule(nodes)
-    runners = prepare(schedule.plan.kernels)
-    if not schedule.plan.writes_over:
-        _run_and_commit(schedule, runners, newest)
+    use, settings = schedule.plan.use, config()
+    if use.settings is not settings or use.tuned != Compiled.tuned:
+        _prepare_plan(schedule.plan, settings)
+    if not schedule.plan.written:
+        _run_and_commit(schedule, newest)
         return
     with Whole():  # the writes would be done again, as they are still to be done until `commit`
-        _run_and_commit(schedule, runners, newest)
+        _run_and_commit(schedule, newest)
 
 
-def _run_and_commit(schedule: Schedule, runners: Runners, newest: int) -> None:
+def _prepare_plan(plan: ExecutionPlan, settings: Config) -> None:
+    """Make the runners of all steps."""
+    tuned = Compiled.tuned
+    runners = prepare(plan.kernels)
+    found = [
+        runners[plan.places[step.places[0]].device][step.ast]
+        if not isinstance(step.ast.op, LoadOps)
+        else None
+        if step.ast.op is LoadOps.FROM
+        else step.ast.arg
+        for step in plan.steps
+    ]
+    use = plan.use
+    use.settings, use.tuned, use.runners, use.runs, use.graph = settings, tuned, found, 0, None
+
+
+def _run_and_commit(schedule: Schedule, newest: int) -> None:
     if schedule.plan.last_to_raise:
         with contents_kept(_at_risk(schedule, newest)):
-            _run_all(schedule, runners)
+            _run_all(schedule)
     else:
-        _run_all(schedule, runners)
+        _run_all(schedule)
     schedule.commit()
 
 
-def _run_all(schedule: Schedule, runners: Runners) -> None:
-    lines = this_thread.state.lines
-    for step, buffers, values in schedule.runs():
+def _run_all(schedule: Schedule) -> None:
+    state = this_thread.state
+    if state.observer is None and _is_run_at_once(schedule):
+        return
+    lines = state.lines
+    runners = schedule.plan.use.runners
+    for runner, (step, buffers, values) in zip(runners, schedule.runs(), strict=True):
         if lines is not None:
             lines.begin(None if step.node is None else schedule.nodes[step.node].serial)
-        _runner(step.ast, buffers, runners).exec(buffers, values)
+        if runner is None:
+            out = buffers[0]
+            runner = BufferCopy(out.device, out.nbytes, buffers[1].device)
+        if state.observer is not None and any([isinstance(v, Length) for v in values]):
+            # Replays know the variables of the arguments alone, and have the sizes of this call.
+            assert isinstance(runner, ASTRunner)
+            runner, values = runner.at(values), {}
+        runner.exec(buffers, values)
+
+
+def _is_run_at_once(schedule: Schedule) -> bool:
+    """Run all steps of a plan by one call of the device, from the plan's second run on.
+
+    False if nothing was run: the device has no such call, or is in the middle of it.
+    """
+    plan = schedule.plan
+    use = plan.use
+    graph = use.graph
+    if graph is None:
+        use.runs += 1
+        if use.runs != 2:
+            return False
+        graph = use.graph = _graph_of(schedule)
+        if graph is None:
+            return False
+    if graph.inside:
+        return False
+    try:
+        graph.replay(schedule.buffers, dict(schedule.values[0]) if graph.vars else _NO_VALUES)
+    finally:
+        for place in plan.written:
+            schedule.buffers[place].note_write()
+    return True
+
+
+def _graph_of(schedule: Schedule) -> GraphExecutor | None:
+    """The graph executor for a plan, where the device has one that takes it as it is."""
+    plan, use = schedule.plan, schedule.plan.use
+    devices = {place.device for place in plan.places}
+    settings = config()
+    if len(devices) != 1 or settings.DEBUG >= 2 or settings.JIT == 2:
+        return None
+    (device,) = devices
+    made = getattr(Device[device], "graph", None)
+    if made is None or not made.takes_plans:
+        return None
+    values = dict(schedule.values[0]) if schedule.values else {}
+    if any([known is not schedule.values[0] for known in schedule.values]):
+        return None
+    items: list[JitItem] = []
+    for runner, (_, buffers, _) in zip(use.runners, schedule.runs(), strict=True):
+        if not isinstance(runner, CompiledASTRunner):
+            return None
+        items.append(JitItem(runner, list(buffers)))
+    graph: GraphExecutor = made(items, schedule.buffers, values)
+    for item in items:
+        item.rawbufs[:] = [None] * len(item.rawbufs)  # or the graph would keep them alive
+    return graph
 
 
 def _at_risk(schedule: Schedule, newest: int) -> list[Buffer]:

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence, Set
+from collections.abc import Callable, Hashable, Iterable, Sequence, Set
 from dataclasses import replace
 from functools import cache, partial
 from typing import Final, TypeAlias, final
+from weakref import ref
 
 from ferrule.base.config import config
 from ferrule.base.helpers import prod
 from ferrule.base.records import dataclass
-from ferrule.base.threadstate import this_thread
+from ferrule.base.threadstate import ThreadState, this_thread
 from ferrule.codegen.policy import combines_in_one_kernel, part_alignment, tiles_stages
 from ferrule.device import Compiled, Device
 from ferrule.device.memory_planner import plan_arenas
@@ -45,7 +46,6 @@ __all__ = ["ClosedGraph", "Schedule", "create_schedule", "make_schedule", "targe
 # plans some again. Not measured.
 _MAX_PLANS: Final = 512
 _Remember: TypeAlias = Callable[[PlanKey, StandIn | None], None]
-_NO_VALUES: Final[Mapping[Variable, int]] = {}
 
 
 _plans: OrderedDict[PlanKey, ExecutionPlan] = OrderedDict()
@@ -56,7 +56,7 @@ _plans: OrderedDict[PlanKey, ExecutionPlan] = OrderedDict()
 class _KnownGraph:
     """A graph that was planned before, as itself or as its stand-in with constants in memory."""
 
-    plan: PlanKey
+    plan: ref[ExecutionPlan]
     passed: tuple[int, ...]
     """The numbers of `Graph.passed`."""
     nodes: tuple[int, ...] | None = None
@@ -81,62 +81,72 @@ def create_schedule(nodes: Sequence[LazyBuffer]) -> list[ScheduleItem]:
 
 def make_schedule(nodes: Sequence[LazyBuffer]) -> Schedule:
     """The schedule that computes `nodes`; the graph stays as it is until `commit`."""
+    state = this_thread.state
     keyed = KeyedGraph(nodes)
     if not keyed.requested:
-        return ExecutionPlan((), (), (), ()).bind((), [])
-    noted = this_thread.state.constants
-    if noted is not None:
-        noted += keyed.constants
-    return _schedule_of_known(keyed) or _schedule_of_new(keyed)
+        return ExecutionPlan((), (), (), ()).bind([])
+    if state.constants is not None:
+        state.constants += keyed.constants
+    return _schedule_of_known(keyed, state) or _schedule_of_new(keyed)
 
 
-def _schedule_of_known(keyed: KeyedGraph) -> Schedule | None:
+def _schedule_of_known(keyed: KeyedGraph, state: ThreadState) -> Schedule | None:
     """The schedule of a graph that was seen before, or differs from such a one in constants that
     keep changing; None for any other.
     """
     skipped = config().FERRULE_SKIP
     known = _known_graphs.get((skipped, keyed.key, keyed.constants))
-    if known is None and this_thread.state.observer is None:  # replays do not change constants
+    if known is None:
+        if state.observer is not None:  # replays do not change constants
+            return None
         known = _known_graphs.get((skipped, keyed.key, None))
-    plan = None if known is None else _plans.get(known.plan)
-    if known is None or plan is None:
+        if known is None:
+            return None
+        if any([keyed.constants[place] != bits for place, bits in known.fixed]):
+            return None
+    plan = known.plan()
+    if plan is None:
         return None
-    if any([keyed.constants[place] != bits for place, bits in known.fixed]):
-        return None
-    _plans.move_to_end(known.plan)
-    nodes = keyed.nodes
+    plan.use.is_recent = True
+    nodes = list(keyed.numbers)
     if known.passed:
         note_passed([nodes[number] for number in known.passed])
     if known.nodes is not None:
         nodes = nodes_by(known.nodes, nodes)
-    return plan.bind([_NO_VALUES] * len(plan.steps), nodes)
+    return plan.bind(nodes)
 
 
 def _schedule_of_new(keyed: KeyedGraph) -> Schedule:
     """The schedule of any graph."""
     graph = keyed.graph()
     note_passed(graph.passed)
-    target = target_of(next(iter(graph.requested)).device)
+    target = _target_of_any(graph.requested)
     whole = expanded(graph)
     if whole is None:
-        form = GraphForm(graph, target, keyed)
-        return _schedule_of(graph, form, target, partial(_remember, keyed, graph))
+        form = GraphForm(graph, target)
+        return _schedule_of(graph, form, target, partial(_remember, keyed, graph), keyed)
     remember = partial(_remember_expanded, keyed, graph, whole)
     form = GraphForm(whole.graph, target)
     return whole.named(_schedule_of(whole.graph, form, target, remember))
 
 
-def _schedule_of(graph: Graph, form: GraphForm, target: Target, remember: _Remember) -> Schedule:
-    """The schedule of a graph without templates.
+def _schedule_of(
+    graph: Graph,
+    form: GraphForm,
+    target: Target,
+    remember: _Remember,
+    keyed: KeyedGraph | None = None,
+) -> Schedule:
+    """The schedule of a graph without templates; `keyed` is its key, if that is known.
 
     `remember` is called with the key of a plan that is good for the same graph again; for a
     stand-in with constants in memory, with that.
     """
     if form.key is None:
         plan, values = _plan(graph, target)
-        return plan.bind(values, graph.everything)
+        return plan.bind(graph.everything, values)
     if form.key not in _plans:
-        found = _generalised(graph, form, target, remember)
+        found = _generalised(graph, form, target, remember, keyed)
         if found is not None:
             return found
     schedule = _follow_plan(graph, form, form.key, target)
@@ -146,13 +156,17 @@ def _schedule_of(graph: Graph, form: GraphForm, target: Target, remember: _Remem
 
 
 def _generalised(
-    graph: Graph, form: GraphForm, target: Target, remember: _Remember
+    graph: Graph,
+    form: GraphForm,
+    target: Target,
+    remember: _Remember,
+    keyed: KeyedGraph | None,
 ) -> Schedule | None:
     """The schedule of a graph by a plan in which what keeps changing is memory or a variable; None
     where the graph is to get a plan of its own.
     """
     skipped = config().FERRULE_SKIP
-    # A capture keeps sizes and constants, as its replays do not change them.
+    # A capture keeps constants, and what is no part of memory, as its replays do not change them.
     is_captured = this_thread.state.observer is not None
     now, rest = parameters_of(graph, form)
     family = family_of((skipped, *rest))
@@ -184,19 +198,19 @@ def _generalised(
 
 def _remember(keyed: KeyedGraph, graph: Graph, key: PlanKey, other: StandIn | None) -> None:
     """Remember the key of the plan for graphs with the same key, as itself or as its stand-in."""
-    if len(_known_graphs) >= _MAX_PLANS:
-        _known_graphs.clear()
+    while len(_known_graphs) >= _MAX_PLANS:
+        del _known_graphs[next(iter(_known_graphs))]
     passed = set(graph.passed)
     numbers = tuple([number for number, node in enumerate(graph.everything) if node in passed])
     skipped = config().FERRULE_SKIP
     if other is None:
-        known = _KnownGraph(key, numbers)
+        known = _KnownGraph(ref(_plans[key]), numbers)
         _known_graphs[skipped, keyed.key, keyed.constants] = known
         return
     in_memory = set(other.constants.values())
     pairs = zip(constants_of(graph.everything), keyed.constants, strict=True)
     fixed = [(n, bits) for n, (node, bits) in enumerate(pairs) if node not in in_memory]
-    known = _KnownGraph(key, numbers, other.numbers_in(graph), tuple(fixed))
+    known = _KnownGraph(ref(_plans[key]), numbers, other.numbers_in(graph), tuple(fixed))
     _known_graphs[skipped, keyed.key, None] = known
 
 
@@ -222,10 +236,13 @@ def _remember_expanded(
 
 
 def _keep(key: PlanKey, plan: ExecutionPlan) -> None:
-    """Put a plan into the cache, and drop the least recently used one if it is full."""
+    """Put a plan into the cache, and drop one that was not used for long if it is full."""
     _plans[key] = plan
-    if len(_plans) > _MAX_PLANS:
-        _plans.popitem(last=False)
+    while len(_plans) > _MAX_PLANS:
+        oldest, dropped = _plans.popitem(last=False)
+        if dropped.use.is_recent:
+            dropped.use.is_recent = False
+            _plans[oldest] = dropped
 
 
 @final
@@ -242,7 +259,7 @@ class ClosedGraph:
             self._graph = keyed.graph()
         self.numbers = keyed.numbers
         self._target = target_of(nodes[0].device)
-        self._form = GraphForm(self._graph, self._target, keyed)
+        self._form = GraphForm(self._graph, self._target)
         self.key = self._form.key
 
     def plan(self) -> tuple[ExecutionPlan, list[LazyBuffer]]:
@@ -262,7 +279,7 @@ class ClosedGraph:
 def _follow_plan(graph: Graph, form: GraphForm, key: PlanKey, target: Target) -> Schedule:
     """The schedule of a graph by the plan with its key."""
     plan = _plan_of(graph, form, key, target)
-    return plan.bind([form.values] * len(plan.steps), graph.everything)
+    return plan.bind(graph.everything, [form.values] * len(plan.steps))
 
 
 def _plan_of(graph: Graph, form: GraphForm, key: PlanKey, target: Target) -> ExecutionPlan:
@@ -288,6 +305,10 @@ def target_of(device: str) -> Target:
     if isinstance(found, Compiled) and found.renderer is not None:
         return found.linearizer_opts
     return detect_cpu()
+
+
+def _target_of_any(nodes: Iterable[LazyBuffer]) -> Target:
+    return target_of(next(iter(nodes)).device)
 
 
 @final

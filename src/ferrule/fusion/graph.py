@@ -13,7 +13,7 @@ from typing import final
 from weakref import ref
 
 from ferrule.base.records import dataclass
-from ferrule.base.threadstate import this_thread
+from ferrule.base.threadstate import ThreadState, left_behind, this_thread
 from ferrule.ir.expr import Expr
 from ferrule.ir.lazy import LazyBuffer
 from ferrule.ir.lazyop import LoadOps, ReduceOps
@@ -94,13 +94,14 @@ def graph_of(
     return graph
 
 
-def nodes_to_compute(roots: Iterable[LazyBuffer]) -> dict[LazyBuffer, None]:
+def nodes_to_compute(roots: Iterable[LazyBuffer], state: ThreadState) -> dict[LazyBuffer, None]:
     """The `roots` without a buffer, pending writes, and numbers that are needed a second time."""
     requested = dict.fromkeys([node for node in roots if node.realized is None])
-    pending = pending_writes()
-    if pending:
-        _join_pending_writes(requested, pending)
-    if this_thread.state.passed:
+    if state.written or left_behind:
+        pending = pending_writes()
+        if pending:
+            _join_pending_writes(requested, pending)
+    if state.passed:
         _request_again(requested)
     return requested
 

@@ -23,6 +23,7 @@ from ferrule.ir.constant_folding import Scalar, fold_bitcast, fold_cast, is_nega
 from ferrule.ir.dtype import DType, dtypes, exact, truncate
 from ferrule.ir.expr import Expr, as_int, sint
 from ferrule.ir.lazyop import (
+    PLAIN_RESULTS,
     LoadOps,
     MovementOps,
     Op,
@@ -32,13 +33,19 @@ from ferrule.ir.lazyop import (
     infer,
     infer_moved,
     infer_reduced,
-    plain_result,
     scatter_start,
 )
 from ferrule.ir.node import Anchor, Node, Shape, recent_nodes, sweep
 from ferrule.ir.shape.layout import storage_size, storage_view
 from ferrule.ir.shape.view import ShapeError, View
-from ferrule.ir.simplify import is_empty, moved_const, part_of_join, reduced_const, simplify
+from ferrule.ir.simplify import (
+    SPECIAL,
+    is_empty,
+    moved_const,
+    part_of_join,
+    reduced_const,
+    simplify,
+)
 
 
 class DeviceMismatchError(ValueError):
@@ -470,16 +477,23 @@ def elementwise(op: Op, srcs: tuple[LazyBuffer, ...], arg: Any = None) -> LazyBu
     found: LazyBuffer | None = None if entry is None else entry()
     if found is not None:
         return found
-    first = srcs[0]
-    shape = first.shape
-    device = first.device
+    last = srcs[-1]
+    shape, dtype, device = last.shape, last.dtype, last.device
+    is_plain, is_known = True, op in SPECIAL or 0 in shape
+    condition = srcs[0] if op is TernaryOps.WHERE else None
     for source in srcs:
         if source.device != device:
-            raise _device_mismatch(op, first, source)
-    dtype = plain_result(op, srcs)
-    if dtype is None:
-        shape, dtype = infer(op, [(s.shape, s.dtype) for s in srcs], arg)
-    known = simplify(op, srcs, shape)
+            raise _device_mismatch(op, srcs[0], source)
+        if source.shape != shape or (source.dtype is not dtype and source is not condition):
+            is_plain = False
+        if source.op is LoadOps.CONST:
+            is_known = True
+    result = PLAIN_RESULTS.get((op, len(srcs), dtype)) if is_plain else None
+    if result is None:
+        shape, result = infer(op, [(s.shape, s.dtype) for s in srcs], arg)
+        is_known = is_known or 0 in shape
+    dtype = result
+    known = simplify(op, srcs, shape) if is_known else None
     if known is None:
         return _make(op, srcs, arg, shape, dtype, device, key, state)
     if isinstance(known, LazyBuffer):

@@ -19,6 +19,7 @@ from ferrule.ir.dtype import DType, exact, shown
 from ferrule.ir.expr import Expr, Variable, sint
 from ferrule.ir.op_table import (
     ELEMENTWISE,
+    PLAIN_RESULTS,
     REDUCED,
     BinaryOps,
     BufferOps,
@@ -40,13 +41,13 @@ from ferrule.ir.op_table import (
     infer_moved,
     infer_reduced,
     operand_count,
-    plain_result,
     scatter_start,
 )
 from ferrule.ir.shape.shapetracker import ShapeTracker
 from ferrule.ir.shape.view import prod_sint
 
 __all__ = [
+    "PLAIN_RESULTS",
     "BinaryOps",
     "BufferOps",
     "ConstBuffer",
@@ -72,7 +73,6 @@ __all__ = [
     "infer_moved",
     "infer_reduced",
     "operand_count",
-    "plain_result",
     "scatter_start",
 ]
 

@@ -95,7 +95,9 @@ class Node:
         if maker is not None and maker is not this_thread.state and self.realized is None:
             maker.taken += 1
         self.realized = buffer
-        self.leave()
+        entry = self.anchor
+        if type(entry) is Entry and entry.key is not None:  # nobody finds it from now on
+            entry.table.remove(entry)
         self.op = LoadOps.EMPTY
         self.srcs = ()
         self.arg = None
@@ -108,12 +110,6 @@ class Node:
         """
         self.arg = GONE  # first, or another thread might take it for memory without contents
         self.realized = None
-
-    def leave(self) -> None:
-        """From now on nobody finds this node for an expression that is equal."""
-        entry = self.anchor
-        if isinstance(entry, Entry) and entry.key is not None:
-            entry.table.remove(entry)
 
 
 # *** who needs a node ***

@@ -9,9 +9,10 @@ kinds of ops, the errors and `infer`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from functools import lru_cache
-from typing import Any, Final, Protocol, TypeAlias, final
+from typing import Any, Final, TypeAlias, final
 
 from ferrule.base.enums import Enum, Renamed
 from ferrule.base.records import dataclass
@@ -713,43 +714,17 @@ def _plain(shape: Shape) -> Shape:
     return tuple([size if type(size) is int else as_int(size) for size in shape])
 
 
-class Operand(Protocol):
-    """An object with a shape and a dtype."""
-
-    shape: Shape
-    dtype: DType
-
-
-def plain_result(op: Op, operands: Sequence[Operand]) -> DType | None:
-    """The result's dtype if the operands have one shape, and one dtype that `op` takes; else None.
-
-    It is a fast path for most operations. The slow path, `infer`, raises the errors.
-    """
-    if len(operands) != _COUNTS.get(op):
-        return None
-    last = operands[-1]
-    shape = last.shape
-    dtype = last.dtype
-    if op in _CHOICES:
-        condition, other, _ = operands
-        fits = condition.shape == shape and other.shape == shape and other.dtype is dtype
-        return dtype if fits else None
-    for operand in operands:
-        if operand.dtype is not dtype or operand.shape != shape:
-            return None
-    if op in (_NO_FLOATS if dtype.exponent_bits else _ONLY_FLOATS) or dtype is _BOOL:
-        return None
-    return _BOOL if op in _COMPARISONS else dtype
+def _plain_results() -> Iterator[tuple[tuple[Op, int, DType], DType]]:
+    for op, row in ELEMENTWISE.items():
+        if row.operands is None or row.infer not in (_infer_elementwise, _infer_where):
+            continue
+        for dtype in dtypes.all:
+            with suppress(OpError):  # the op does not take the dtype
+                yield (op, row.operands, dtype), infer(op, [((), dtype)] * row.operands)[1]
 
 
-_CHOICES = frozenset([op for op, row in ELEMENTWISE.items() if row.infer is _infer_where])
-_COMPARISONS = frozenset([op for op, row in ELEMENTWISE.items() if row.compares])
-_ONLY_FLOATS = frozenset([op for op, row in ELEMENTWISE.items() if row.takes is Takes.FLOATS])
-_NO_FLOATS = frozenset(
-    [op for op, row in ELEMENTWISE.items() if row.takes in (Takes.INTEGERS, Takes.BITS)]
-)
-_COUNTS: dict[Op, int | None] = {
-    op: row.operands
-    for op, row in ELEMENTWISE.items()
-    if row.infer in (_infer_elementwise, _infer_where)
-}
+PLAIN_RESULTS: Final = dict(_plain_results())
+"""The result's dtype by the op, the number of its operands, and their dtype, for element-wise ops.
+
+It is a fast path for operands of one shape. `infer` raises the errors.
+"""

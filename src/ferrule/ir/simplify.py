@@ -12,7 +12,8 @@ from ferrule.ir.op_table import ELEMENTWISE, MOVEMENTS, REDUCED, WHOLE_MOVEMENTS
 from ferrule.ir.shape.layout import storage_size
 
 ELEMENT_BY_ELEMENT: Final = frozenset({*ELEMENTWISE, *FunctionOps, *WHOLE_MOVEMENTS})
-_SPECIAL: Final = frozenset({TernaryOps.WHERE, UnaryOps.NEG, UnaryOps.CAST})
+SPECIAL: Final = frozenset({TernaryOps.WHERE, UnaryOps.NEG, UnaryOps.CAST})
+"""The element-wise ops that may have a simpler form though no operand is a constant."""
 _ADDS_ZEROS: Final = frozenset([op for op, row in MOVEMENTS.items() if row.zeros])
 
 
@@ -32,7 +33,7 @@ def simplify(op: Op, srcs: tuple[_Node, ...], shape: Shape) -> _Node | Scalar | 
     """
     if 0 in shape:
         return 0
-    if op in _SPECIAL:
+    if op in SPECIAL:
         if op is TernaryOps.WHERE and srcs[1] is srcs[2]:
             return srcs[1]
         inner = srcs[0].srcs

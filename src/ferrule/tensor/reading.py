@@ -88,12 +88,11 @@ def realize(self: Tensor, *others: Tensor) -> Tensor:
     >>> (Tensor([1, 2]) + 1).realize().lazydata.realized is not None
     True
     """
-    tensors = [self, *others]
     for tensor in others:
         if not isinstance(tensor, Tensor):
             kind = type(tensor).__name__
             raise TypeError(f"[realize] takes tensors, not {kind}; make it one: Tensor(...)")
-    values = [_root(tensor) for tensor in tensors]  # handles, for as long as this takes
+    values = [_root(self), *map(_root, others)]  # handles, for as long as this takes
     compute([value.node for value in values])
     return self
 

@@ -68,7 +68,7 @@ def schedule_of_any_length(
         return None
     values: dict[Any, int] = dict(zip(variables, lengths, strict=True))
     nodes = nodes_by(numbers, graph.everything)
-    return plan.bind([values] * len(plan.steps), nodes, values)
+    return plan.bind(nodes, [values] * len(plan.steps), values)
 
 
 def _bounds(length: int) -> tuple[int, int]:

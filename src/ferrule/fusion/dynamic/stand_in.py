@@ -35,9 +35,8 @@ class StandIn:
 
     def named(self, schedule: Schedule) -> Schedule:
         """The schedule of this graph with the results of the original's nodes."""
-        results = [(self.originals.get(node, node), buffer) for node, buffer in schedule.results]
         nodes = [self.originals.get(node, node) for node in schedule.nodes]
-        return Schedule(schedule.plan, schedule.values, schedule.buffers, results, nodes)
+        return Schedule(schedule.plan, schedule.values, schedule.buffers, nodes)
 
     def numbers_in(self, original: Graph) -> tuple[int, ...]:
         """For each node the number of the original's; ~n for the memory of the constant n."""

@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
-from typing import Final, final
+from typing import Any, Final, final
 from weakref import ref
 
+from ferrule.base.config import Config
 from ferrule.base.records import dataclass
 from ferrule.base.threadstate import this_thread
+from ferrule.device.runner import JITRunner
 from ferrule.fusion.plans.plan_key import Values
 from ferrule.ir.buffer import Buffer, readable_bytes
 from ferrule.ir.dtype import DType, dtypes
@@ -60,18 +62,18 @@ class Schedule:
     `nodes` the nodes by their numbers in the plan.
     """
 
+    __slots__ = ("buffers", "nodes", "plan", "values")
+
     def __init__(
         self,
         plan: ExecutionPlan,
         values: Sequence[Mapping[Variable, int]],
         buffers: Sequence[Buffer],
-        results: Sequence[tuple[LazyBuffer, Buffer]],
         nodes: Sequence[LazyBuffer],
     ) -> None:
         self.plan = plan
         self.values = values
         self.buffers = buffers
-        self.results = results
         self.nodes = nodes
 
     def runs(self) -> Iterator[tuple[Step, list[Buffer], Values]]:
@@ -91,7 +93,9 @@ class Schedule:
     def commit(self) -> None:
         """Give the nodes the buffers of their values. Copies of old versions come first."""
         computed = this_thread.state.computed
-        for node, buffer in self.results:
+        nodes, buffers = self.nodes, self.buffers
+        for number, place in self.plan.results:
+            node, buffer = nodes[number], buffers[place]
             if computed is not None:
                 computed.append(ref(node))
             if node.op is LoadOps.ASSIGN:
@@ -117,6 +121,27 @@ def _item(step: Step, used: list[Buffer], values: Values) -> ScheduleItem:
 
 
 @final
+class PlanUse:
+    """What is known of a plan from its use, and made for its next one."""
+
+    __slots__ = ("graph", "is_recent", "runners", "runs", "settings", "tuned")
+
+    def __init__(self) -> None:
+        self.is_recent = False
+        """True if the plan was found by a graph's key since the cache last looked at it."""
+        self.settings: Config | None = None
+        """The settings that `runners` were made with; None: there are none yet."""
+        self.tuned = 0
+        """`Compiled.tuned` when they were made."""
+        self.runners: Sequence[JITRunner | None] = ()
+        """The runners of the steps; None for a copy between devices, whose size may change."""
+        self.runs = 0
+        """The number of runs with them."""
+        self.graph: Any = None
+        """The `GraphExecutor` of all steps, with the memory of all places as its inputs."""
+
+
+@final
 @dataclass(frozen=True)
 class ExecutionPlan:
     """A schedule without buffers and values."""
@@ -130,22 +155,22 @@ class ExecutionPlan:
 
     def bind(
         self,
-        values: Sequence[Mapping[Variable, int]],
         nodes: list[LazyBuffer],
+        values: Sequence[Mapping[Variable, int]] = (),
         lengths: Mapping[Expr, int] = _NO_LENGTHS,
     ) -> Schedule:
         """The schedule for `nodes`, which have the key that the plan was made for.
 
-        `values` holds the values of each step's variables, `lengths` those of variables in the
-        sizes of places. Raises `MemoryError` with a note that names the largest values.
+        `values` holds the values of each step's variables, if any has one, `lengths` those of
+        variables in the sizes of places. Raises `MemoryError` with a note that names the largest
+        values.
         """
         try:
             buffers = self._buffers(nodes, lengths)
         except MemoryError as error:
             error.add_note(f"The largest values to be stored: {self._largest()}")
             raise
-        results = [(nodes[node], buffers[place]) for node, place in self.results]
-        return Schedule(self, values, buffers, results, nodes)
+        return Schedule(self, values, buffers, nodes)
 
     def renumbered(self, numbers: Mapping[int, int], nodes: Sequence[LazyBuffer]) -> ExecutionPlan:
         """The plan for a graph in which the `nodes` have other `numbers`, or are missing.
@@ -159,14 +184,18 @@ class ExecutionPlan:
             elif place.node in numbers:
                 places.append(replace(place, node=numbers[place.node]))
             else:
-                table = _memory(place, nodes, place.size)
-                places.append(replace(place, node=None, table=table))
+                places.append(replace(place, node=None, table=_memory(place, nodes)))
         results = [(numbers[node], place) for node, place in self.results if node in numbers]
         steps = [
             step if step.node is None else replace(step, node=numbers.get(step.node))
             for step in self.steps
         ]
         return replace(self, places=tuple(places), steps=tuple(steps), results=tuple(results))
+
+    @cached_property
+    def use(self) -> PlanUse:
+        """The record of its use."""
+        return PlanUse()
 
     @cached_property
     def kernels(self) -> dict[str, list[LazyOp]]:
@@ -188,14 +217,24 @@ class ExecutionPlan:
     @cached_property
     def writes_over(self) -> bool:
         """True if a step writes to memory that a node has already."""
-        written = [place for step in self.steps for place in step.places[: step.outputs]]
-        return any([self._has_contents(self.places[place]) for place in written])
+        return bool(self.written)
 
     def _has_contents(self, place: Place) -> bool:
         whole = place.whole
         return place.node is not None or (
             whole is not None and self._has_contents(self.places[whole])
         )
+
+    @cached_property
+    def written(self) -> tuple[int, ...]:
+        """The places that steps write to and that a node has already."""
+        written = [place for step in self.steps for place in step.places[: step.outputs]]
+        return tuple(dict.fromkeys([n for n in written if self._has_contents(self.places[n])]))
+
+    @cached_property
+    def _sources(self) -> tuple[tuple[Place, int | None, sint], ...]:
+        """The places, with their nodes and sizes."""
+        return tuple([(place, place.node, place.size) for place in self.places])
 
     def _largest(self) -> str:
         """The shapes of the three values that take most memory, for a message."""
@@ -214,12 +253,13 @@ class ExecutionPlan:
         """The memory at each place."""
         arenas = [Buffer(device, nbytes, dtypes.uint8) for device, nbytes in self.arenas]
         buffers: list[Buffer] = []
-        for place in self.places:
-            size = place.size
+        for place, node, size in self._sources:
             if not isinstance(size, int):
                 size = size.infer(lengths)
-            if place.node is not None:
-                buffer = _memory(place, nodes, size)
+            if node is not None:
+                found = nodes[node].realized
+                assert found is not None, "a leaf lost its memory"
+                buffer = found if size == found.size else found.view(place.offset, size)
             elif place.table is not None:
                 buffer = place.table
             elif place.arena is not None:
@@ -232,13 +272,13 @@ class ExecutionPlan:
         return buffers
 
 
-def _memory(place: Place, nodes: Sequence[LazyBuffer], size: sint) -> Buffer:
-    """The memory of a node, or a part of it."""
+def _memory(place: Place, nodes: Sequence[LazyBuffer]) -> Buffer:
+    """The memory of a node, or a part of it; the size of the place is known."""
     assert place.node is not None
-    assert isinstance(size, int)
+    assert isinstance(place.size, int)
     found = nodes[place.node].realized
     assert found is not None, "a leaf lost its memory"
-    return found if size == found.size else found.view(place.offset, size)
+    return found if place.size == found.size else found.view(place.offset, place.size)
 
 
 def kernels_by_device(steps: Iterable[tuple[str, LazyOp]]) -> dict[str, list[LazyOp]]:

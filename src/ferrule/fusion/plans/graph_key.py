@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Sequence, Set
+from collections.abc import Hashable, Iterable, Iterator, Sequence, Set
 from typing import Any, TypeAlias, final
 
 from ferrule.base.threadstate import this_thread
 from ferrule.device.runner import is_divisible
-from ferrule.fusion.graph import Graph, graph_of, nodes_to_compute, toposort, with_results
-from ferrule.ir.buffer import BufferUseError
+from ferrule.fusion.graph import Graph, graph_of, nodes_to_compute, with_results
+from ferrule.ir.buffer import Buffer, BufferUseError
 from ferrule.ir.dtype import exact
 from ferrule.ir.expr import Expr
 from ferrule.ir.lazy import LazyBuffer
@@ -30,16 +30,20 @@ def is_constant(node: LazyBuffer) -> bool:
     return value is not None and not isinstance(value, Expr)
 
 
+def is_marker(part: object) -> bool:
+    """True for a part of `KeyedGraph.key` that few nodes have."""
+    return isinstance(part, tuple) and len(part) > 0 and isinstance(part[0], str)
+
+
 def parts_of(
     nodes: Sequence[LazyBuffer],
     anywhere: Set[LazyBuffer] = frozenset(),
-    arrays: list[object] | None = None,
 ) -> tuple[list[Part], list[Hashable], dict[LazyBuffer, int]]:
     """The part of the key for each node, the bits of the constants, and each node's number.
 
     A part holds all that planning looks at of a node, but for the value of a constant. Nodes come
     after their sources, which parts name by number. The parts of the nodes `anywhere` leave out
-    their offset in memory. The arrays that share memory of the nodes are added to `arrays`.
+    their offset in memory.
     """
     parts: list[Part] = []
     constants: list[Hashable] = []
@@ -62,10 +66,7 @@ def parts_of(
                 offset = 0 if node in anywhere else buffer.byte_offset
             divisible = not is_watched or is_divisible(buffer)
             shape, dtype, device = node.shape, node.dtype, node.device
-            sharing = base.arrays if base._exports else []
-            if arrays is not None:
-                arrays += sharing
-            size, shared = buffer.size, bool(sharing)
+            size, shared = buffer.size, bool(base._exports and base.arrays)
             note((shape, dtype, device, owner, number, whole, offset, size, shared, divisible))
         elif srcs:
             op = node.op
@@ -81,10 +82,7 @@ def parts_of(
         else:
             arg = node.arg
             if arg is GONE:
-                raise BufferUseError(
-                    f"{node} was in memory that has been written over since, and nothing held what "
-                    "it contained; a tensor does, or a ferrule.ir.lazy.Handle(node)"
-                )
+                raise _gone(node)
             kind = node.op
             if kind is constant and not isinstance(arg, Expr):
                 constants.append(exact(arg))
@@ -94,7 +92,7 @@ def parts_of(
     return parts, constants, numbers
 
 
-def _note_others(nodes: Sequence[LazyBuffer]) -> None:
+def _note_others(nodes: Iterable[LazyBuffer]) -> None:
     """Note, in a capture, that the graph has nodes that another thread made meanwhile."""
     state = this_thread.state
     last, _ = state.kept
@@ -111,21 +109,129 @@ class KeyedGraph:
     needs neither analysis nor a plan.
     """
 
-    def __init__(self, roots: Iterable[LazyBuffer]) -> None:
-        requested = nodes_to_compute(roots)
-        nodes = toposort(requested, everything=True)
-        self.requested, self.nodes = with_results(requested, nodes)
-        if this_thread.state.kept is not None:
-            _note_others(self.nodes)
+    __slots__ = ("arrays", "constants", "key", "numbers", "outside", "requested")
+
+    def __init__(self, roots: Sequence[LazyBuffer]) -> None:
+        state = this_thread.state
+        self.requested = nodes_to_compute(roots, state)
+        self.numbers: dict[LazyBuffer, int] = {}
+        """All nodes in order, sources first, with their numbers."""
         self.arrays: list[object] = []
         """The arrays that share memory with nodes. The plan depends on whether there are any, so
         none may go before it is made: another thread may drop one at any time."""
-        self.parts, constants, self.numbers = parts_of(self.nodes, arrays=self.arrays)
+        key, constants, are_inner, has_runs = self._walk(state.watched_since is not None)
+        if has_runs:
+            requested, _ = with_results(self.requested, list(self.numbers))
+            if requested is not self.requested:
+                self.requested = requested
+                self.numbers.clear()
+                key, constants, are_inner, _ = self._walk(state.watched_since is not None)
+        if state.kept is not None:
+            _note_others(self.numbers)
         self.constants = tuple(constants)
-        asked = tuple([self.numbers[node] for node in self.requested])
-        self.outside = needed_outside(self.numbers)
-        self.key: tuple[Hashable, ...] = (*self.parts, asked, tuple(self.outside))
+        # Without nodes between memory and one result nobody else can need any.
+        self.outside: Sequence[int] = needed_outside(self.numbers) if are_inner else ()
+        asked = [self.numbers[node] for node in self.requested]
+        key += (None, *asked, None, *self.outside)
+        self.key: tuple[Hashable, ...] = tuple(key)
+
+    def _walk(self, is_watched: bool) -> tuple[list[Any], list[Hashable], bool, bool]:
+        """The nodes' part of the key, the bits of the constants, and two flags: True if something
+        outside may need a node, and if a run of the user's or the host's is among them.
+
+        The part says of each node what `parts_of` does, in a flat list: what most nodes have comes
+        first, and tuples for what few have.
+        """
+        key: list[Any] = []
+        constants: list[Hashable] = []
+        numbers = self.numbers
+        things: dict[int, int] = {}  # memory and owners, in the order of the walk
+        custom, result, assign = LoadOps.CUSTOM, LoadOps.RESULT, LoadOps.ASSIGN
+        inner = 0
+        has_runs = False
+        # A None on top of a node says that all its sources have numbers.
+        stack: list[LazyBuffer | None] = list(self.requested)
+        stack.reverse()
+        pop = stack.pop
+        while stack:
+            node = pop()
+            if node is None:
+                node = pop()
+                assert node is not None
+                srcs = node.srcs
+            elif node in numbers:
+                continue
+            else:
+                srcs = node.srcs
+                if srcs:
+                    stack += (node, None)
+                    stack += srcs[::-1]
+                    continue
+            numbers[node] = len(numbers)
+            buffer = node.realized
+            if buffer is not None:
+                key += (node.shape, node.dtype, node.device, buffer.size)
+                count = len(things)
+                number = things.setdefault(id(buffer), count)
+                if number != count:
+                    key.append(("same", number))
+                if buffer._base is not None or buffer._exports or is_watched:
+                    key += self._memory_part(buffer, things, is_watched)
+            elif srcs:
+                op = node.op
+                inner += 2 if op is assign else 1
+                if op is custom or op is result:
+                    key += _run_part(node)
+                    has_runs = True
+                else:
+                    key += (op, node.arg)
+                key += map(numbers.__getitem__, srcs)
+            else:
+                key += _leaf_part(node, constants)
+            if node.owner is not None:
+                key.append(("owner", things.setdefault(id(node.owner), len(things))))
+        return key, constants, inner > 1, has_runs
+
+    def _memory_part(
+        self, buffer: Buffer, things: dict[int, int], is_watched: bool
+    ) -> Iterator[tuple[Hashable, ...]]:
+        """What is to be said of memory that is a part, shared, or made in a capture."""
+        base = buffer.base
+        if base is not buffer:
+            yield "part", things.setdefault(id(base), len(things)), buffer.byte_offset
+        sharing = base.arrays
+        if sharing:
+            self.arrays += sharing
+            yield ("shared",)
+        if is_watched and not is_divisible(buffer):
+            yield ("whole",)
 
     def graph(self) -> Graph:
         """The graph, with the decisions that come before its plan, such as copies of versions."""
-        return graph_of(self.requested, self.nodes, self.outside)
+        return graph_of(self.requested, list(self.numbers), self.outside)
+
+
+def _run_part(node: LazyBuffer) -> Part:
+    if node.op is LoadOps.RESULT:
+        return (node.op, node.arg, node.shape)
+    # Nothing is known of a user's runner, so that it is equal to no other.
+    runner = node.arg if is_known(node) else object()
+    return (node.op, runner, node.shape, node.dtype, node.device)
+
+
+def _leaf_part(node: LazyBuffer, constants: list[Hashable]) -> Part:
+    """The part of a leaf without memory; the value of a constant goes to `constants`."""
+    arg, op = node.arg, node.op
+    if arg is GONE:
+        raise _gone(node)
+    if op is LoadOps.CONST and not isinstance(arg, Expr):
+        constants.append(exact(arg))
+        return (op, node.shape, node.dtype, node.device)
+    return (op, node.shape, node.dtype, node.device, (arg,))
+
+
+def _gone(node: LazyBuffer) -> BufferUseError:
+    return BufferUseError(
+        f"{node} was in memory that has been written over since, and nothing held what "
+        "it contained; a tensor does, or a ferrule.ir.lazy.Handle(node)"
+    )

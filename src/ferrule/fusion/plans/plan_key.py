@@ -10,7 +10,7 @@ from typing import Any, TypeAlias, final
 
 from ferrule.base.config import config
 from ferrule.fusion.graph import Graph
-from ferrule.fusion.plans.graph_key import KeyedGraph, Part, is_known, parts_of
+from ferrule.fusion.plans.graph_key import Part, is_known, parts_of
 from ferrule.ir.expr import Expr, Variable, unbind
 from ferrule.ir.lazyop import LoadOps
 from ferrule.ir.shape.view import View
@@ -46,13 +46,10 @@ class GraphForm:
     values of variables.
     """
 
-    def __init__(self, graph: Graph, target: Target, keyed: KeyedGraph | None = None) -> None:
+    def __init__(self, graph: Graph, target: Target) -> None:
         self.values: Values = {}
         self._consistent = all([is_known(node) for node in graph.everything])
-        if keyed is None:
-            found, constants, numbers = parts_of(graph.everything, graph.parts)
-        else:
-            found, constants, numbers = keyed.parts, list(keyed.constants), keyed.numbers
+        found, constants, numbers = parts_of(graph.everything, graph.parts)
         self.parts: list[Part] = list(map(self._free, found)) if graph.symbolic else found
         self.constants = tuple(constants)
         # Who needs a constant makes no difference: that gets no memory.

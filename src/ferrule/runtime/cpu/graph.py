@@ -45,6 +45,8 @@ class CPUGraph(GraphExecutor):
     Raises `GraphException` if an item is neither a kernel of the CPU nor a copy inside it.
     """
 
+    takes_plans = True
+
     def __init__(
         self,
         jit_cache: list[JitItem],
@@ -121,7 +123,7 @@ def _step(item: JitItem, var_vals: dict[Any, int]) -> _Step:
     handles: list[Any] = [None if buffer is None else buffer._buf for buffer in item.rawbufs]
     if isinstance(runner, CompiledASTRunner) and isinstance(runner.program, CPUProgram):
         addresses = [0 if handle is None else handle.address for handle in handles]
-        values = [variable.infer(var_vals) for variable in runner.vars]
+        values = [*runner.fixed, *[variable.infer(var_vals) for variable in runner.vars]]
         program = runner.program
         return _Step(program.body, program.extent, addresses + values, len(handles), runner.vars)
     if isinstance(runner, BufferCopy) and all(isinstance(handle, CPUMemory) for handle in handles):
