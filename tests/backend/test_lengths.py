@@ -18,7 +18,7 @@ from ferrule.codegen.lower import lower
 from ferrule.fusion import make_schedule
 from ferrule.fusion.dynamic import lengths
 from ferrule.fusion.dynamic.families import ENOUGH_SIZES as _ENOUGH
-from ferrule.fusion.dynamic.families import OFTEN as _OFTEN
+from ferrule.fusion.dynamic.laws import MOST_LENGTHS
 from ferrule.fusion.dynamic.laws import laws_of as _laws
 from ferrule.fusion.graph import Graph
 from ferrule.ir.buffer import Buffer
@@ -232,8 +232,8 @@ def test_a_bound_is_no_more_than_twice_a_length(
         x[:, :n].softmax(1).numpy()
     for n in lengths:
         assert_like(x[:, :n].softmax(1).numpy(), softmax(ROWS[:, :n], 1))
-    ends = {max(n - 1, 63).bit_length() for n in lengths}
-    assert work.plans == _ENOUGH + len(ends)
+    ends = {max(n - 1, 63).bit_length() for n in (7, *lengths)}
+    assert work.plans == 1 + len(ends)
 
 
 def test_a_cache_that_grows(device: str, work: Work) -> None:
@@ -255,7 +255,7 @@ def test_a_cache_that_grows(device: str, work: Work) -> None:
         compiled.append(frozenset(work.kernels))
     # A cache of one element is of another form: what has one element can be repeated.
     assert len(set(compiled[_ENOUGH + 1 :])) == 1
-    assert work.plans == _ENOUGH + 2
+    assert work.plans == _ENOUGH + 1
 
 
 def test_a_cache_that_is_written_to(device: str, work: Work) -> None:
@@ -377,7 +377,10 @@ def test_a_number_that_changes_later(device: str, work: Work) -> None:
     assert work.plans <= _ENOUGH + 3
 
 
-def test_a_length_that_comes_often_has_kernels_of_its_own(device: str, work: Work) -> None:
+def test_a_length_that_comes_often_has_kernels_of_its_own(
+    device: str, work: Work, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("ferrule.fusion.dynamic.lengths._uses_worth_a_plan", lambda *_: _OFTEN)
     x = Tensor(ROWS).realize()
     for n in LENGTHS:
         x[:, :n].softmax(1).numpy()
@@ -390,6 +393,9 @@ def test_a_length_that_comes_often_has_kernels_of_its_own(device: str, work: Wor
         x[:, :21].softmax(1).numpy()  # others in between make no difference
     assert symbolic == [True] * _OFTEN + [False] * 3
     assert work.plans == planned + 2
+
+
+_OFTEN = 10
 
 
 LARGE: dict[str, Callable[[Tensor], Tensor]] = {
@@ -471,7 +477,7 @@ def test_products_with_large_weights(device: str, work: Work) -> None:
     for n in LENGTHS:
         found = x[:n, :1].expand(n, 300) @ weights[0]
         assert_like(found.numpy(), np.repeat(300 * ROWS[0, :n, :1], 1000, 1))
-    assert work.plans == _ENOUGH + 2  # that of the weights, and one for any length
+    assert work.plans == _ENOUGH + 1  # one of them that of the weights
 
 
 def test_copies_to_another_device(device: str) -> None:
@@ -491,7 +497,7 @@ def test_large_memory_that_is_no_length_does_not_matter(device: str, work: Work)
     table = Tensor.zeros(1 << 24, 2).contiguous().realize()
     for n in LENGTHS:
         assert (table[:n] + 1).sum().item() == 2 * n
-    assert work.plans == _ENOUGH + 2  # that of the table, and one for any length
+    assert work.plans == _ENOUGH + 1  # one of them that of the table
 
 
 def test_a_captured_function_is_captured_for_each_length(device: str) -> None:
@@ -586,4 +592,4 @@ def test_laws() -> None:
 
 def test_too_many_lengths_have_no_law() -> None:
     rng = np.random.default_rng(4)
-    assert _laws(rng.integers(2, 1000, (4, 9)).tolist()) is None
+    assert _laws(rng.integers(2, 1000, (4, 2 * MOST_LENGTHS)).tolist()) is None

@@ -77,6 +77,7 @@ def test_kernels_are_given_parts_of_memory(device: str, name: str, work: Work) -
     x = Tensor(IMAGES).realize()
     use = USES[name]
     expected = [use(Tensor(crop(IMAGES, i, j)).realize()).numpy() for i, j in PLACES]
+    work.forget()  # what is cut from images is not to be taken for smaller ones
     work.plans = 0
     kernels = []
     for (i, j), wanted in zip(PLACES, expected, strict=True):

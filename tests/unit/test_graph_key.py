@@ -10,6 +10,7 @@ import ferrule.fusion
 from ferrule import Tensor
 from ferrule.device.runner import JITRunner
 from ferrule.engine.host import on_host
+from ferrule.fusion.dynamic.families import _families
 from ferrule.fusion.plans.graph_key import KeyedGraph
 from ferrule.ir.buffer import Buffer
 from ferrule.ir.expr import Variable
@@ -30,6 +31,7 @@ def looked_at(monkeypatch: pytest.MonkeyPatch) -> list[None]:
 
     monkeypatch.setattr(KeyedGraph, "graph", noting)
     ferrule.fusion._known_graphs.clear()
+    _families.clear()
     return found
 
 

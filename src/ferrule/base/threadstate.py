@@ -40,6 +40,7 @@ class ThreadState:
         "read_guard",
         "recording",
         "seeing",
+        "specialises",
         "taken",
         "training",
         "transforming",
@@ -82,6 +83,8 @@ class ThreadState:
         self.seeing: Any = None
         """The watch of the code that runs, in a call that is captured or before; see
         `jit/executed.py`."""
+        self.specialises = False
+        """True if kernels are made for the sizes of a graph alone; see `jit/__init__.py`."""
         self.training: bool | None = None
         """True if layers behave as in training; None if the mode was never set (evaluation)."""
         self.modes: list[bool | None] = []

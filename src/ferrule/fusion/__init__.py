@@ -19,6 +19,7 @@ from ferrule.device.memory_planner import plan_arenas
 from ferrule.fusion.concat import place_pieces
 from ferrule.fusion.cut import cut as cut_into_kernels
 from ferrule.fusion.dynamic.families import family_of
+from ferrule.fusion.dynamic.known_lengths import schedule_of_known_lengths
 from ferrule.fusion.dynamic.lengths import schedule_of_any_length
 from ferrule.fusion.dynamic.offsets import stand_in
 from ferrule.fusion.dynamic.parameters import constants_of, parameters_of
@@ -87,7 +88,10 @@ def make_schedule(nodes: Sequence[LazyBuffer]) -> Schedule:
         return ExecutionPlan((), (), (), ()).bind([])
     if state.constants is not None:
         state.constants += keyed.constants
-    return _schedule_of_known(keyed, state) or _schedule_of_new(keyed)
+    schedule = _schedule_of_known(keyed, state)
+    if schedule is None and not state.specialises:
+        schedule = schedule_of_known_lengths(_target_of_any(keyed.requested), keyed)
+    return schedule or _schedule_of_new(keyed)
 
 
 def _schedule_of_known(keyed: KeyedGraph, state: ThreadState) -> Schedule | None:
@@ -171,10 +175,8 @@ def _generalised(
     now, rest = parameters_of(graph, form)
     family = family_of((skipped, *rest))
     family.count(now)
-    if is_captured:
-        family.lengths_of(now)  # a later call may be served by what is learned here
-    elif "lengths" not in skipped:
-        found = schedule_of_any_length(graph, family, now, _plan, target)
+    if "lengths" not in skipped and not this_thread.state.specialises:
+        found = schedule_of_any_length(graph, family, now, _plan, target, keyed)
         if found is not None:
             return found
     constants, offsets = family.changes(now)

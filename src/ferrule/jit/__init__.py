@@ -9,6 +9,7 @@ import types
 import weakref
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
+from math import inf
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, final, overload
 from weakref import WeakSet
 
@@ -85,13 +86,14 @@ _MOST_REPLAYS = 32
 _MOST_UNUSED = 2
 """The limit of replays that were never used: from then on, capture a signature only if it comes a
 second time. With 8, a training step of a small GPT with another length in each call compiled 13
-times instead of 5 (24 s of processor time instead of 11 for 100 lengths)."""
+times instead of 5 (24 s of processor time instead of 11 for 100 lengths, 2026-11)."""
 _MOST_REFUSALS = 3
 _CALLS_BETWEEN_ATTEMPTS = 16
 _ALL_IN_VAIN = (
     f"{_MOST_REFUSALS} captures in a row gave no replay that was used; one call of "
     f"{_CALLS_BETWEEN_ATTEMPTS} is tried again"
 )
+_REPLAYED_OFTEN = "it is replayed so often that kernels for its sizes alone pay"
 _SEEN_ONCE = (
     f"{_MOST_UNUSED} replays were never used, so a call is captured when it comes the second time; "
     "pass what changes in every call as a Tensor or a bound Variable"
@@ -285,10 +287,12 @@ class TinyJit(Generic[ReturnType]):
     ) -> ReturnType:
         """Calls the function without a capture, and notes if it writes to memory from outside."""
         given = tensors_in([*args, kwargs])
-        others = [leaf for leaf in leaves([*args, kwargs]) if not isinstance(leaf, Tensor)]
-        reached = [*given, *State([*code_of(function), *others], None).tensors()]
-        self._cells = frozenset([id(tensor._cell) for tensor in reached])
-        with alone(self._cells | {id(self)}):
+        reached = given
+        if not self._writes or not self.cnt:  # or else there is nothing to learn from the others
+            others = [leaf for leaf in leaves([*args, kwargs]) if not isinstance(leaf, Tensor)]
+            reached = [*given, *State([*code_of(function), *others], None).tensors()]
+            self._cells = frozenset([id(tensor._cell) for tensor in reached])
+        with alone(self._cells_of(args, kwargs) | {id(self)}):
             with turn:
                 compute_lazy(reached)  # so the captured call has the same graph, already planned
                 cells = [tensor._cell for tensor in reached]
@@ -348,6 +352,8 @@ class TinyJit(Generic[ReturnType]):
                 is_out_of_range = problem is None and not replay.takes(arguments.var_vals)
                 if problem is None and not is_out_of_range:
                     self._refusals = 0
+                    if replay.runs >= replay.batch.enough:
+                        return self._capture_for_its_sizes(function, args, kwargs, arguments)
                     replay.last_call = self.cnt
                     self._show(arguments, replay)
                     if self._is_due(replay):
@@ -355,6 +361,9 @@ class TinyJit(Generic[ReturnType]):
                     self._recent = Recent.of(replay, arguments, args, kwargs)
                     if self.check:
                         self._next_slow = self.cnt + self.check - replay.runs % self.check
+                    if replay.batch.enough < inf:
+                        left = self.cnt + int(replay.batch.enough) - replay.runs
+                        self._next_slow = min(self._next_slow, max(left, self.cnt + 1))
                     result: ReturnType = replay.run(tensors, buffers, arguments.var_vals)
                     return result
         if replay is not None and is_out_of_range:
@@ -374,6 +383,22 @@ class TinyJit(Generic[ReturnType]):
             return self._run(function, args, kwargs)
         with turn:
             return self._capture(function, args, kwargs, reasons)
+
+    def _capture_for_its_sizes(
+        self,
+        function: Callable[..., ReturnType],
+        args: Sequence[Any],
+        kwargs: Mapping[str, Any],
+        arguments: Arguments,
+    ) -> ReturnType:
+        """Captures a call anew, with kernels for its sizes alone instead of any."""
+        del self._replays[arguments.key]
+        state = this_thread.state
+        state.specialises = True
+        try:
+            return self._capture(function, args, kwargs, [_REPLAYED_OFTEN])
+        finally:
+            state.specialises = False
 
     def _is_due(self, replay: Replay) -> bool:
         """True if the next run of a replay is to be checked."""

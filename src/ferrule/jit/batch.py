@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from math import inf
 from typing import Any, final
 
 from ferrule.base.config import config
 from ferrule.device import BufferCopy, CompiledASTRunner, Device
 from ferrule.device.capture import GraphException, GraphExecutor, JitItem, get_input_replace
+from ferrule.device.runner import ASTRunner
+from ferrule.fusion import target_of
+from ferrule.fusion.dynamic.lengths import uses_worth_kernels
 from ferrule.ir.buffer import Buffer
-from ferrule.ir.expr import Variable
+from ferrule.ir.expr import Variable, as_expr
 
 
 @final
@@ -25,6 +29,8 @@ class Batch:
     ) -> None:
         self.kernels = len(items)
         """The number of items before any were handed to graph executors."""
+        self.enough = _enough(items)
+        """The number of runs after which kernels for the sizes of this call pay."""
         self.items = _batched(items, inputs, var_vals) if config().JIT != 2 else items
         self.kinds = [(buffer.device, buffer.size, buffer.dtype) for buffer in inputs]
         """The device, the number of elements and the dtype of each input."""
@@ -49,6 +55,15 @@ class Batch:
         finally:
             for j, i in self.input_replace:
                 items[j].rawbufs[i] = None
+
+
+def _enough(items: Sequence[JitItem]) -> float:
+    """The number of runs after which kernels pay that are for one length, not for any."""
+    runners = [item.prg for item in items if isinstance(item.prg, ASTRunner) and item.prg.fixed]
+    if not runners:
+        return inf
+    costs = [(as_expr(one.op_estimate).max, as_expr(one.mem_estimate).max) for one in runners]
+    return uses_worth_kernels(costs, target_of(runners[0].device))
 
 
 def _batched(

@@ -25,6 +25,7 @@ from ferrule.device import BufferCopy, CompileError
 from ferrule.device.capture import Capture, JitError, PlaceHolder, Recorded, user_location
 from ferrule.engine.random import streams
 from ferrule.engine.realize import others_turn, realize
+from ferrule.fusion.dynamic.stand_in import captured_constants
 from ferrule.ir.buffer import Buffer
 from ferrule.ir.lazy import LazyBuffer
 from ferrule.ir.storage import Storage, keep_written, pending_writes
@@ -395,7 +396,10 @@ class _Call:
 
     def _own_host_data(self) -> None:
         """Makes the runs read copies of host data: a tensor in that memory may be written to."""
-        copies = {serial: _copied(buffer) for serial, buffer in self._host_data().items()}
+        data = self._host_data()
+        copies = {serial: _copied(buffer) for serial, buffer in data.items()}
+        constants = [s for s, buffer in data.items() if buffer in captured_constants]
+        captured_constants.update([copies[serial] for serial in constants])
         for record in self.capture.recorded:
             record.args = [
                 _same_part(arg, copies[arg.base.serial])
@@ -593,7 +597,8 @@ class _Call:
                 raise NotReplayable(
                     f"it replaces {place.key!r}, which it reads; replace it outside of the function"
                 )
-        if numbers.has_large_arrays and self._host_data():
+        data = [one for one in self._host_data().values() if one not in captured_constants]
+        if numbers.has_large_arrays and data:
             raise NotReplayable(
                 "it reads data of the host, perhaps from an array outside that is too large to be "
                 "compared before each replay; make that a tensor outside"

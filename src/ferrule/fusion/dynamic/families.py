@@ -17,20 +17,19 @@ from collections import OrderedDict
 from collections.abc import Hashable, Sequence, Set
 from typing import Any, Final, final
 
+from ferrule.fusion.dynamic.known_lengths import AnyLength
 from ferrule.fusion.dynamic.laws import Law, laws_of
 from ferrule.fusion.dynamic.parameters import Parameters
-from ferrule.fusion.plans.execution_plan import ExecutionPlan
 from ferrule.ir.expr import as_int, sint
 
-ENOUGH_SIZES: Final = 3
-"""Different sizes that have kernels of their own, before a plan serves any. With two, what is cut
-from a larger tensor is taken for another length."""
+ENOUGH_SIZES: Final = 2
+"""Different sizes from which laws are learned: the first has kernels of its own."""
 ENOUGH_ALIKE: Final = 4
 """Graphs of the same sizes that have kernels of their own, before offsets and constants are
 generalised. Not measured."""
-OFTEN: Final = 32
-"""Uses of the same sizes above which they have kernels of their own again: a model may run its
-layers one by one. Not measured."""
+_LEAST_BOUND: Final = 64
+"""The least bound of a length. Costs are estimated for the bound, and intermediate results have
+memory for it. Not measured."""
 # Bounds of what is remembered, so that what never comes again does not fill memory. None of them
 # is measured.
 _MOST_COUNTED: Final = 4096
@@ -77,9 +76,8 @@ class Family:
         self._laws: dict[int, Law] | None = None
         self.constants: set[int] = set()
         """The positions of the constants that differ between samples."""
-        self.plans: dict[Hashable, tuple[ExecutionPlan | None, tuple[int, ...]]] = {}
-        """The plans for any length with the numbers of their nodes, see `lengths.py`; None where
-        there can be none."""
+        self.plans: dict[Hashable, AnyLength] = {}
+        """The plans for any length, by the target and the lengths' bounds."""
 
     def count(self, now: Parameters) -> None:
         """Count one more graph."""
@@ -102,21 +100,36 @@ class Family:
     def lengths_of(self, now: Parameters) -> tuple[int, ...]:
         """The lengths of a graph that was counted.
 
-        None if the laws of sizes are unknown or broken, which are then learned, or if the same
-        sizes come often.
+        None if the laws of sizes are unknown or broken, which are then learned.
         """
-        count = self._alike[now.sizes].count
-        if count > OFTEN:
-            return ()
-        if self._laws is not None:
-            lengths = tuple([now.integers[place] for place in self._lengths])
-            follows = now.integers == tuple(self.integers(lengths)) and min(lengths) >= 0
-            if follows and _differing(now.constants, self._samples[0].constants) <= self.constants:
-                return lengths
-            self._learn(now)
-        elif count == 1:  # graphs that differ in offsets alone say nothing of sizes
-            self._learn(now)
-        return ()
+        lengths = self._following(now)
+        if lengths is None:
+            # Graphs that differ in offsets alone say nothing of sizes.
+            if self._alike[now.sizes].count == 1 or (
+                self._laws is not None and len(self._samples) > ENOUGH_SIZES
+            ):
+                self._learn(now)
+            else:
+                self._laws = None  # an offset follows from no size: wait for other sizes
+            lengths = self._following(now)
+        return lengths or ()
+
+    def _following(self, now: Parameters) -> tuple[int, ...] | None:
+        """The lengths of a graph that follows the laws; None for any other."""
+        if self._laws is None:
+            return None
+        lengths = tuple([now.integers[place] for place in self._lengths])
+        if now.integers != tuple(self.integers(lengths)) or min(lengths) < 0:
+            return None
+        differing = _differing(now.constants, self._samples[0].constants)
+        return lengths if differing <= self.constants else None
+
+    def bounds_of(self, lengths: Sequence[int]) -> list[tuple[int, int]]:
+        """The least and the greatest number for each length that have the same plan as these."""
+        return [
+            _bounds(length, [sample.integers[place] for sample in self._samples])
+            for length, place in zip(lengths, self._lengths, strict=True)
+        ]
 
     def integers(self, lengths: Sequence[sint]) -> list[sint]:
         """The sizes and the offsets of graphs with these lengths."""
@@ -141,6 +154,24 @@ class Family:
         self.constants = set()
         for sample in self._samples:
             self.constants |= _differing(sample.constants, self._samples[0].constants)
+
+
+def _bounds(length: int, sampled: Sequence[int]) -> tuple[int, int]:
+    """The least and the greatest length that have the same plan as this one.
+
+    The first plan serves all that the sampled lengths are among, the next ones lengths up to twice
+    as large, and so on.
+    """
+    least = _power(max(*sampled, _LEAST_BOUND))
+    if length <= least:
+        return (min(length, 1), least)
+    greatest = _power(length)
+    return (greatest // 2 + 1, greatest)
+
+
+def _power(length: int) -> int:
+    """The least power of two that is not below a length."""
+    return 1 << (length - 1).bit_length()
 
 
 _families: OrderedDict[Hashable, Family] = OrderedDict()

@@ -7,7 +7,7 @@ from typing import Any, Final, final
 
 from ferrule.base.records import dataclass
 
-MOST_LENGTHS: Final = 4
+MOST_LENGTHS: Final = 16
 """Independent lengths of one family. Not measured."""
 
 
@@ -74,7 +74,19 @@ def _law(column: tuple[int, ...], lengths: Sequence[tuple[int, ...]]) -> Law | N
 
 
 def _candidates(column: tuple[int, ...], lengths: Sequence[tuple[int, ...]]) -> Iterator[Law]:
+    """Laws that hold in one or two samples, the likeliest first: two samples may have several."""
     numbers = range(len(lengths))
+    for i in numbers:
+        least = next((row for row, n in enumerate(lengths[i]) if n), 0)
+        factor, rest = divmod(column[least], max(lengths[i][least], 1))
+        if rest == 0:
+            yield Law((_Term(factor, (i,)),))
+        yield Law((_Term(1, (i,)),), column[0] - lengths[i][0])
+    for i in numbers:
+        for j in numbers:
+            both = lengths[i][0] * lengths[j][0]
+            if both and column[0] % both == 0:
+                yield Law((_Term(column[0] // both, (i, j)),))
     for i in numbers:
         length = lengths[i]
         other = next(row for row, n in enumerate(length) if n != length[0])
@@ -83,9 +95,6 @@ def _candidates(column: tuple[int, ...], lengths: Sequence[tuple[int, ...]]) -> 
             yield Law((_Term(factor, (i,)),), column[0] - factor * length[0])
     for i in numbers:
         for j in numbers:
-            both = lengths[i][0] * lengths[j][0]
-            if both and column[0] % both == 0:
-                yield Law((_Term(column[0] // both, (i, j)),))
             if i != j:
                 for sign in (1, -1):
                     terms = (_Term(1, (i,)), _Term(sign, (j,)))

@@ -12,10 +12,12 @@ from itertools import islice
 from typing import Any, Final, TypeAlias
 
 from ferrule.fusion.dynamic.families import Family
+from ferrule.fusion.dynamic.known_lengths import AnyLength
 from ferrule.fusion.dynamic.parameters import Integers, Parameters, constants_of, integers_of
-from ferrule.fusion.dynamic.stand_in import generalised, nodes_by
+from ferrule.fusion.dynamic.stand_in import generalised
 from ferrule.fusion.graph import Graph
 from ferrule.fusion.plans.execution_plan import ExecutionPlan, Schedule
+from ferrule.fusion.plans.graph_key import KeyedGraph
 from ferrule.ir.expr import Length, as_expr, sint
 from ferrule.ir.lazy import LazyBuffer
 from ferrule.ir.lazyop import BufferOps, LoadOps, get_lazyop_info
@@ -26,15 +28,15 @@ Planner: TypeAlias = Callable[[Graph, Target], tuple[ExecutionPlan, Any]]
 
 _MOST_PLANS: Final = 64
 """Plans of one family. Not measured."""
-_LEAST_BOUND: Final = 64
-"""The greatest length of the first plan; the next ones serve lengths up to 128, 256 and so on.
-Costs are estimated for the greatest length, and intermediate results have memory for it. Not
-measured."""
 _MOST_BYTES: Final = 1 << 26
 """Bytes of a stored value above which each length has its own plan: compiling is then a small part
 of the time. Not measured."""
 _MOST_OPERATIONS: Final = 1 << 31
 """Operations of a kernel above which each length has its own plan. Not measured."""
+_COMPILE_SECONDS: Final = 20e-3
+"""Seconds to plan and compile a kernel (a training step of a small GPT, Zen 4, 2026-11)."""
+_GAIN: Final = 0.2
+"""The part of its time that a kernel for one length saves at most (as above)."""
 _STORE_SECONDS: Final = 0.3e-3
 """Seconds of memory traffic that raise `_MOST_BYTES` on a fast device. Not measured."""
 _KERNEL_SECONDS: Final = 5e-3
@@ -42,17 +44,27 @@ _KERNEL_SECONDS: Final = 5e-3
 
 
 def schedule_of_any_length(
-    graph: Graph, family: Family, now: Parameters, planner: Planner, target: Target
+    graph: Graph,
+    family: Family,
+    now: Parameters,
+    planner: Planner,
+    target: Target,
+    keyed: KeyedGraph | None,
 ) -> Schedule | None:
-    """The schedule of a graph by a plan for all lengths of its family; None if there is none."""
+    """The schedule of a graph by a plan for all lengths of its family; None if there is none.
+
+    `keyed` is the graph's key; None if that is of another graph, which this one stands for.
+    """
     if graph.symbolic or any([node.op is LoadOps.CUSTOM for node in graph.everything]):
         return None  # a user's runner, or the reader of a file, works for this size only
     lengths = family.lengths_of(now)
     if not lengths:
         return None
-    variables = tuple([Length(f"length{n}", *_bounds(length)) for n, length in enumerate(lengths)])
+    bounds = enumerate(family.bounds_of(lengths))
+    variables = tuple([Length(f"length{n}", *both) for n, both in bounds])
     kind = (target, variables)
-    if kind not in family.plans:
+    known = family.plans.get(kind)
+    if known is None:
         if len(family.plans) >= _MOST_PLANS:
             family.plans.clear()
         bound = [variable.bind(n) for variable, n in zip(variables, lengths, strict=True)]
@@ -61,22 +73,37 @@ def schedule_of_any_length(
         changing = [constants[place] for place in sorted(family.constants)]
         found = generalised(graph, integers, changing)
         plan = None if found is None else _planned(found.graph, planner, target)
-        numbers = () if found is None else found.numbers_in(graph)
-        family.plans[kind] = plan, numbers
-    plan, numbers = family.plans[kind]
-    if plan is None:
-        return None
-    values: dict[Any, int] = dict(zip(variables, lengths, strict=True))
-    nodes = nodes_by(numbers, graph.everything)
-    return plan.bind(nodes, [values] * len(plan.steps), values)
+        if found is None or plan is None:
+            known = AnyLength(variables, None, (), 0)
+        else:
+            numbers = found.numbers_in(graph)
+            known = AnyLength(variables, plan, numbers, _uses_worth_a_plan(plan, target))
+            if keyed is not None:
+                known.learn(target, keyed, graph, found)
+        family.plans[kind] = known
+    return known.schedule(lengths, graph.everything)
 
 
-def _bounds(length: int) -> tuple[int, int]:
-    """The least and the greatest length that have the same plan as this one."""
-    if length <= _LEAST_BOUND:
-        return (min(length, 1), _LEAST_BOUND)
-    greatest = 1 << (length - 1).bit_length()
-    return (greatest // 2 + 1, greatest)
+def uses_worth_kernels(costs: Sequence[tuple[int, int]], target: Target) -> float:
+    """The uses of the same lengths after which compiling kernels for them has paid.
+
+    `costs` are the operations and the bytes of each kernel for any length.
+    """
+    seconds = sum(
+        [ops / target.flops_per_second + mem / target.bytes_per_second for ops, mem in costs]
+    )
+    return _COMPILE_SECONDS * len(costs) / max(_GAIN * seconds / target.max_threads, 1e-12)
+
+
+def _uses_worth_a_plan(plan: ExecutionPlan, target: Target) -> float:
+    """`uses_worth_kernels` of a plan, by the bounds of its lengths."""
+    sizes = [as_expr(p.size).max * p.dtype.itemsize for p in plan.places]
+    costs = [
+        (as_expr(get_lazyop_info(step.ast).flops).max, sum([sizes[place] for place in step.places]))
+        for step in plan.steps
+        if isinstance(step.ast.op, BufferOps)
+    ]
+    return uses_worth_kernels(costs, target)
 
 
 def _symbolic(

@@ -9,9 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import field
-from typing import Any, final
+from typing import Any, Final, final
+from weakref import WeakSet
 
 from ferrule.base.records import dataclass
+from ferrule.base.threadstate import this_thread
 from ferrule.fusion.dynamic.parameters import Integers, argument_with
 from ferrule.fusion.graph import Graph, toposort
 from ferrule.fusion.plans.execution_plan import Schedule
@@ -55,11 +57,17 @@ def nodes_by(numbers: Iterable[int], nodes: Sequence[LazyBuffer]) -> list[LazyBu
     return [nodes[n] if n >= 0 else constant_in_memory(nodes[~n]) for n in numbers]
 
 
+captured_constants: Final[WeakSet[Buffer]] = WeakSet()
+"""The memory of constants in captures: it holds numbers of the graph, and no data of the host."""
+
+
 def constant_in_memory(node: LazyBuffer) -> LazyBuffer:
     """The value of a constant as one element in memory."""
     import numpy as np
 
     buffer = Buffer.fromCPU(node.device, np.array(node.base_const(), node.dtype.np))
+    if this_thread.state.observer is not None:
+        captured_constants.add(buffer)
     return LazyBuffer.in_buffer(buffer, (1,) * len(node.shape))
 
 

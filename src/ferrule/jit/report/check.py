@@ -13,7 +13,7 @@ import linecache
 import types
 import weakref
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, TypeAlias, final
 
@@ -34,7 +34,7 @@ from ferrule.ir.buffer import Buffer, newest_serial
 from ferrule.ir.dtype import DType, dtypes
 from ferrule.ir.expr import Variable
 from ferrule.ir.lazy import LazyBuffer
-from ferrule.ir.lazyop import ConstBuffer
+from ferrule.ir.lazyop import ConstBuffer, LazyOp
 from ferrule.ir.storage import keep_written, pending_writes
 from ferrule.jit.before import compute_lazy
 from ferrule.jit.executed import CallOfPackage, Executed, watching
@@ -388,6 +388,11 @@ def _elements(node: LazyBuffer) -> Array:
 # *** differences between values ***
 
 
+def _for_any_length(runners: Iterable[JITRunner]) -> set[LazyOp | None]:
+    """The kernels that are for any length."""
+    return {runner.ast for runner in runners if isinstance(runner, ASTRunner) and runner.fixed}
+
+
 def _differences(name: str, replayed: Any, plain: Any, may_round: bool) -> Iterator[str]:
     """A text for each difference between values with a `_Copy` for each tensor."""
     if isinstance(replayed, _Copy) and isinstance(plain, _Copy):
@@ -515,7 +520,12 @@ class _Plain:
         return runner(rawbufs, var_vals)
 
     def has_other_programs(self, replay: Replay) -> bool:
-        """True if a kernel had another schedule in the capture, so that rounding may differ."""
+        """True if a kernel had another schedule in the capture, so that rounding may differ.
+
+        Or if one of the two calls had kernels for any length, and the other had not.
+        """
+        if _for_any_length(_runners(replay)) != _for_any_length(self._runners):
+            return True
         compiled = [one for one in _runners(replay) if isinstance(one, CompiledASTRunner)]
         known = {runner.ast: runner.lib for runner in compiled}
         return any(
