@@ -54,7 +54,7 @@ def test_documented_values() -> None:
         TernaryOps: "MULACC WHERE",
         ReduceOps: "SUM MAX PROD SCATTER",
         MovementOps: "RESHAPE PERMUTE EXPAND PAD SHRINK STRIDE AS_STRIDED WINDOW UNWINDOW GATHER",
-        LoadOps: "EMPTY CONST FROM CONTIGUOUS CUSTOM ASSIGN TEMPLATE",
+        LoadOps: "EMPTY CONST FROM CONTIGUOUS CUSTOM ASSIGN TEMPLATE RESULT",
         BufferOps: "LOAD CONST STORE SINK STAGE",
     }
     for kind, names in documented.items():
