@@ -1,4 +1,4 @@
-"""The number of threads of NumPy's linear algebra.
+"""NumPy's BLAS: its number of threads, and the function that NumPy has no name for.
 
 NumPy's wheels come with OpenBLAS, which has a pool of threads of its own, one for each core. They
 wait for each other in loops. If another process has one of the cores, a call for a matrix of 100 x
@@ -16,19 +16,29 @@ from typing import Any, Final, TypeAlias, final
 
 import numpy as np
 
+Array: TypeAlias = np.ndarray[Any, Any]
 _Controls: TypeAlias = tuple[Callable[[], int], Callable[[int], Any]]
 # The prefixes and suffixes of function names in the builds of OpenBLAS.
 _NAMES: Final = (("scipy_", "64_"), ("scipy_", ""), ("", "64_"), ("", ""))
+# CBLAS' numbers for rows that are contiguous, and for the arguments of its solver of triangles.
+_ROW_MAJOR, _NOT_TRANSPOSED, _LEFT = 101, 111, 141
+_UPPER, _LOWER, _NOT_UNIT, _UNIT = 121, 122, 131, 132
+
+
+@cache
+def _library() -> ctypes.CDLL | None:
+    """A library by which the functions of NumPy's BLAS are found; None if it has no file."""
+    try:
+        # A look-up in a library also finds the functions of the libraries that it loads.
+        return ctypes.CDLL(np.linalg._umath_linalg.__file__)
+    except (AttributeError, OSError):
+        return None
 
 
 @cache
 def _controls() -> _Controls | None:
     """OpenBLAS' functions to get and set its number of threads; None if NumPy has another BLAS."""
-    try:
-        # A look-up in a library also finds the functions of the libraries that it loads.
-        library = ctypes.CDLL(np.linalg._umath_linalg.__file__)
-    except (AttributeError, OSError):
-        return None
+    library = _library()
     for before, after in _NAMES:
         get = getattr(library, f"{before}openblas_get_num_threads{after}", None)
         put = getattr(library, f"{before}openblas_set_num_threads{after}", None)
@@ -80,3 +90,45 @@ class _OneThread:
 
 
 one_blas_thread: Final = _OneThread()
+
+
+@cache
+def _triangle_solver(dtype: np.dtype[Any]) -> tuple[Any, Any] | None:
+    """CBLAS' solver for triangles, and its type of integers; None if no library has it."""
+    letter = {"f": "s", "d": "d"}[dtype.char]
+    for before, after in _NAMES:
+        found = getattr(_library(), f"{before}cblas_{letter}trsm{after}", None)
+        if found is not None:
+            found.restype = None
+            return found, ctypes.c_int64 if after else ctypes.c_int
+    return None
+
+
+def solve_triangles(a: Array, b: Array, is_upper: bool, unit: bool) -> Array | None:
+    """X with t X = b for the triangles t of (…, n, n), and b of (…, n, k); None without CBLAS.
+
+    The dtype is float32 or float64. A zero on the diagonal gives infinities and NaN.
+
+    >>> import numpy as np
+    >>> solve_triangles(np.array([[2.0, 7.0], [1.0, 1.0]]), np.array([[2.0], [2.0]]), False, False)
+    array([[1.],
+           [1.]])
+    """
+    found = _triangle_solver(a.dtype)
+    if found is None:
+        return None
+    solve, integer = found
+    batch = np.broadcast_shapes(a.shape[:-2], b.shape[:-2])
+    size, columns = b.shape[-2:]
+    x = np.array(np.broadcast_to(b, (*batch, size, columns)), order="C")
+    a = np.ascontiguousarray(a)
+    matrices = np.broadcast_to(a, (*batch, size, size))
+    real = ctypes.c_float if a.dtype.char == "f" else ctypes.c_double
+    kind = (_UPPER if is_upper else _LOWER, _NOT_TRANSPOSED, _UNIT if unit else _NOT_UNIT)
+    sizes = integer(size), integer(columns), real(1)
+    rows, row = integer(size), integer(columns)
+    address = ctypes.c_void_p
+    for place in np.ndindex(batch):
+        at, to = matrices[place].ctypes.data, x[place].ctypes.data
+        solve(_ROW_MAJOR, _LEFT, *kind, *sizes, address(at), rows, address(to), row)
+    return x

@@ -68,7 +68,7 @@ def qr(self: Tensor, mode: str | bool = "reduced", *, some: bool | None = None) 
     """Q with orthonormal columns and R, an upper triangle, with Q @ R = self.
 
     `mode` is "reduced", "complete" (Q is square) or "r" (Q is without elements); True and False
-    are the first two. Computed on the host. The gradient needs R's diagonal to have no zero.
+    are the first two. The gradient needs R's diagonal to have no zero.
 
     >>> from ferrule import Tensor
     >>> q, r = Tensor([[3.0, 1.0], [4.0, 2.0]]).qr()

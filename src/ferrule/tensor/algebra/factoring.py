@@ -1,4 +1,4 @@
-"""QR, singular values, eigenvalues, the exponential: on the host, with their reverse rules.
+"""QR, singular values, eigenvalues, the exponential, with their reverse rules.
 
 The factors of one matrix come from one call of NumPy, and lie one after the other in a last axis.
 The rules hold where the factors are differentiable: singular values and eigenvalues that differ, a
@@ -16,6 +16,7 @@ import numpy as np
 from ferrule.autograd import Gradients, GradNode, Rule, Shape, TracedValue, record
 from ferrule.engine.host import Array, on_host
 from ferrule.ir.lazyop import BinaryOps
+from ferrule.tensor.algebra.elimination import householder, is_small
 from ferrule.tensor.algebra.matrices import (
     diagonal_matrix,
     lower,
@@ -24,6 +25,7 @@ from ferrule.tensor.algebra.matrices import (
     transposed,
 )
 from ferrule.tensor.algebra.solving import explained, finite, solve_triangular
+from ferrule.tensor.algebra.templates import by_kernels
 from ferrule.tensor.broadcast import part_of
 
 _NOT_FINITE = "look for NaN and infinity"
@@ -115,7 +117,10 @@ def qr(x: TracedValue, complete: bool) -> tuple[TracedValue, TracedValue]:
     more = rows - columns if complete else 0
     shapes = ((rows, columns), (columns, columns), (rows, more))
     total = sum(map(prod, shapes))
-    node = on_host(_qr, [x], (*batch, total), x.dtype, complete).node
+    if is_small(x, -1) and not more:
+        node = by_kernels(x.node, householder)
+    else:
+        node = on_host(_qr, [x], (*batch, total), x.dtype, complete).node
     q, r, rest = _parts(record("qr", _QR, (x,), node, shapes), shapes)
     if not more:
         return q, r

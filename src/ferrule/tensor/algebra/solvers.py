@@ -1,4 +1,4 @@
-"""Determinants, inverses, linear systems. NumPy computes them on the host, when they are realised.
+"""Determinants, inverses, linear systems: of many small matrices by kernels, else on the host.
 
 All take matrices in the last two axes, and batches of them in front. Integers and bools become the
 default float; float16 and bfloat16 go through float32 and are rounded once.
@@ -64,7 +64,7 @@ def in_own_float(self: Tensor, value: TracedValue) -> Tensor:
 
 @method
 def det(self: Tensor) -> Tensor:
-    """The determinant of square matrices. Computed on the host.
+    """The determinant of square matrices.
 
     The gradient exists for singular matrices too, that of the gradient for regular ones only.
 
@@ -77,7 +77,7 @@ def det(self: Tensor) -> Tensor:
 
 @method
 def slogdet(self: Tensor) -> SlogDet[Tensor]:
-    """The sign of the determinant, and the logarithm of its size. Computed on the host.
+    """The sign of the determinant, and the logarithm of its size.
 
     A singular matrix has sign 0 and -inf; its gradient raises `LinalgError` when realised.
 
@@ -95,7 +95,6 @@ def slogdet(self: Tensor) -> SlogDet[Tensor]:
 def logdet(self: Tensor) -> Tensor:
     """The logarithm of the determinant: -inf if that is 0, NaN if it is negative.
 
-    Computed on the host.
 
     >>> from ferrule import Tensor
     >>> Tensor([[1.0, 0.0], [0.0, 1.0]]).logdet().item()
@@ -110,7 +109,7 @@ def logdet(self: Tensor) -> Tensor:
 
 @method
 def inv(self: Tensor) -> Tensor:
-    """The inverse of square matrices. Computed on the host.
+    """The inverse of square matrices.
 
     Raises `LinalgError` when a singular matrix is realised.
 
@@ -252,7 +251,7 @@ def solved(self: Tensor, other: Tensor, x: TracedValue, vectors: bool) -> Tensor
 
 @method
 def solve(self: Tensor, B: Tensor, *, left: bool = True) -> Tensor:
-    """X with self @ X = B, or X @ self = B unless `left`. Computed on the host.
+    """X with self @ X = B, or X @ self = B unless `left`.
 
     B is (…, n, k), or vectors: (n,), or the shape of this tensor without its last axis. Leading
     axes broadcast. Raises `LinalgError` when a singular matrix is realised.
@@ -276,7 +275,7 @@ def solve_triangular(
     """X with t @ X = B, or X @ t = B unless `left`, for one triangle t of this tensor.
 
     Elements outside the triangle are not read; `unitriangular` takes its diagonal for ones.
-    Computed on the host. Raises `LinalgError` when a zero on the diagonal is realised.
+    Raises `LinalgError` when a zero on the diagonal is realised.
 
     >>> from ferrule import Tensor
     >>> Tensor([[2.0, 9.0], [1.0, 1.0]]).solve_triangular(Tensor([[2.0], [2.0]]), upper=False)\\
@@ -304,7 +303,7 @@ def triangular_solve(
 ) -> TriangularSolution[Tensor]:
     """X with t @ X = self, for one triangle t of A, or its transpose; and A itself.
 
-    Computed on the host; `solve_triangular`, with the sides swapped.
+    `solve_triangular`, with the sides swapped.
 
     >>> from ferrule import Tensor
     >>> Tensor([[2.0]]).triangular_solve(Tensor([[4.0]])).solution.tolist()
@@ -348,7 +347,7 @@ def cholesky(self: Tensor, upper: bool = False) -> Tensor:
     """The triangle L with L @ L.mT = self, or U with U.mT @ U = self if `upper`.
 
     Only one triangle of this tensor is read, the lower one unless `upper`; the gradient is that of
-    symmetric changes. Computed on the host. Raises `LinalgError` when a matrix that is not
+    symmetric changes. Raises `LinalgError` when a matrix that is not
     positive definite is realised.
 
     >>> from ferrule import Tensor
@@ -363,7 +362,7 @@ def cholesky(self: Tensor, upper: bool = False) -> Tensor:
 
 @method
 def cholesky_solve(self: Tensor, L: Tensor, upper: bool = False) -> Tensor:
-    """X with A @ X = self, given Cholesky's factor of A. Computed on the host.
+    """X with A @ X = self, given Cholesky's factor of A.
 
     >>> from ferrule import Tensor
     >>> Tensor([[8.0]]).cholesky_solve(Tensor([[2.0]])).tolist()
@@ -378,7 +377,7 @@ def cholesky_solve(self: Tensor, L: Tensor, upper: bool = False) -> Tensor:
 
 @method
 def cholesky_inverse(self: Tensor, upper: bool = False) -> Tensor:
-    """The inverse of the matrices whose Cholesky's factor this is. Computed on the host.
+    """The inverse of the matrices whose Cholesky's factor this is.
 
     >>> from ferrule import Tensor
     >>> Tensor([[2.0]]).cholesky_inverse().tolist()

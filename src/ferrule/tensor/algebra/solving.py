@@ -1,19 +1,33 @@
-"""Determinants, inverses and solutions of linear systems, on the host, with their reverse rules.
+"""Determinants, inverses and solutions of linear systems, with their reverse rules.
 
 The functions take values of float32 or float64 with matrices in the last two axes, whose sizes are
-known. NumPy computes them when they are realised; what it cannot solve raises a `LinalgError`. The
+known. Kernels compute many small ones (`elimination`), NumPy others, on the host, when they are
+realised; what has no solution raises a `LinalgError`. The
 rules are products and further solutions, so that they have derivatives themselves.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from typing import Any
 
 import numpy as np
 
 from ferrule.autograd import Gradients, GradNode, Rule, Shape, TracedValue, record
+from ferrule.autograd.concat import concatenated
+from ferrule.engine.blas import solve_triangles
 from ferrule.engine.host import Array, on_host
+from ferrule.ir.lazy import LazyBuffer
+from ferrule.tensor.algebra.elimination import (
+    cholesky_factors,
+    determinants,
+    inverses,
+    is_small,
+    log_determinants,
+    solutions,
+    triangle_solutions,
+)
 from ferrule.tensor.algebra.matrices import (
     diagonal_matrix,
     diagonal_part,
@@ -24,7 +38,8 @@ from ferrule.tensor.algebra.matrices import (
     transposed,
     upper,
 )
-from ferrule.tensor.broadcast import broadcast_shape, part_of
+from ferrule.tensor.algebra.templates import by_kernels
+from ferrule.tensor.broadcast import broadcast_shape, expanded, part_of
 
 
 class LinalgError(np.linalg.LinAlgError):
@@ -83,6 +98,31 @@ def _total(value: TracedValue) -> TracedValue:
     return value.sum((rank - 2, rank - 1)).reshape(value.shape[:-2])
 
 
+# *** eliminations by kernels, for many small matrices ***
+
+
+def _eliminated(
+    found: LazyBuffer, function: Callable[..., Array], sources: Sequence[TracedValue], *args: Any
+) -> LazyBuffer:
+    """What kernels found, if it is finite; else what `function` gives, or raises, on the host."""
+    result = TracedValue(found)
+    return on_host(_checked, [result, *sources], result.shape, result.dtype, function, *args).node
+
+
+def _checked(found: Array, *rest: Any) -> Array:
+    if np.isfinite(found).all():
+        return found
+    place = next(place for place, part in enumerate(rest) if callable(part))
+    return np.asarray(rest[place](*rest[:place], *rest[place + 1 :]))
+
+
+def _system(a: TracedValue, b: TracedValue, what: str) -> TracedValue:
+    """The matrices of a system with its right sides beside them, as elimination takes both."""
+    batch = broadcast_shape((a.shape[:-2], b.shape[:-2]), what)
+    both = [expanded(part, (*batch, *part.shape[-2:])) for part in (a.detach(), b.detach())]
+    return concatenated(both, -1)
+
+
 # *** determinants ***
 
 
@@ -93,7 +133,10 @@ def _det(a: Array) -> Array:
 
 def determinant(x: TracedValue) -> TracedValue:
     """The determinant of each matrix. Its slope is the matrix of cofactors."""
-    node = on_host(_det, [x], x.shape[:-2], x.dtype).node
+    if is_small(x):
+        node = by_kernels(x.node, determinants)
+    else:
+        node = on_host(_det, [x], x.shape[:-2], x.dtype).node
     return record("det", _DET, (x,), node, None)
 
 
@@ -135,7 +178,10 @@ def _slogdet(a: Array) -> Array:
 
 def signed_log_determinant(x: TracedValue) -> TracedValue:
     """The sign of each determinant and the logarithm of its size, as a last axis of two."""
-    node = on_host(_slogdet, [x], (*x.shape[:-2], 2), x.dtype).node
+    if is_small(x):
+        node = by_kernels(x.node, log_determinants)
+    else:
+        node = on_host(_slogdet, [x], (*x.shape[:-2], 2), x.dtype).node
     return record("slogdet", _SLOGDET, (x,), node, None)
 
 
@@ -161,7 +207,10 @@ def _inv(a: Array, what: str) -> Array:
 
 def inverse(x: TracedValue, what: str) -> TracedValue:
     """The inverse of each matrix; `what` is the function that errors name."""
-    node = on_host(_inv, [x], x.shape, x.dtype, what).node
+    if is_small(x):
+        node = _eliminated(by_kernels(x.node, inverses), _inv, [x], what)
+    else:
+        node = on_host(_inv, [x], x.shape, x.dtype, what).node
     return record("inv", _INV, (x,), node, None)
 
 
@@ -241,7 +290,11 @@ def _solution_shape(a: TracedValue, b: TracedValue, what: str) -> Shape:
 
 def solve(a: TracedValue, b: TracedValue) -> TracedValue:
     """X with a X = b, for (…, n, n) and (…, n, k); the leading axes broadcast."""
-    node = on_host(_solve, [a, b], _solution_shape(a, b, "solve"), a.dtype).node
+    system = _system(a, b, "solve")
+    if is_small(system):
+        node = _eliminated(by_kernels(system.node, solutions), _solve, [a, b])
+    else:
+        node = on_host(_solve, [a, b], _solution_shape(a, b, "solve"), a.dtype).node
     return record("solve", _SOLVE, (a, b), node, None)
 
 
@@ -253,16 +306,20 @@ def _reverse_solve(grad: TracedValue, entry: GradNode) -> Gradients:
 
 
 def _triangular(a: Array, b: Array, is_upper: bool, unit: bool, what: str) -> Array:
-    """A lower triangle is turned round, because LU finds nothing to do in an upper one."""
+    """By BLAS, or by an LU decomposition, which finds nothing to do in an upper triangle."""
+    if not unit and (np.diagonal(a, 0, -2, -1) == 0).any():
+        with explained(what, "the diagonal has a zero"):
+            raise np.linalg.LinAlgError("Singular matrix")
+    x = solve_triangles(a, b, is_upper, unit)
+    if x is not None:
+        return x
     a = np.triu(a) if is_upper else np.tril(a)
     if unit:
         diagonal = np.arange(a.shape[-1])
         a[..., diagonal, diagonal] = 1
-    if not is_upper:
-        a, b = a[..., ::-1, ::-1], b[..., ::-1, :]
-    with explained(what, "the diagonal has a zero"):
-        x = np.linalg.solve(a, b)
-    return x if is_upper else np.asarray(x[..., ::-1, :])
+    if is_upper:
+        return np.linalg.solve(a, b)
+    return np.asarray(np.linalg.solve(a[..., ::-1, ::-1], b[..., ::-1, :])[..., ::-1, :])
 
 
 def solve_triangular(
@@ -272,8 +329,13 @@ def solve_triangular(
 
     Elements outside the triangle are not used.
     """
-    shape = _solution_shape(a, b, what)
-    node = on_host(_triangular, [a, b], shape, a.dtype, is_upper, unit, what).node
+    system, args = _system(a, b, what), (is_upper, unit, what)
+    if is_small(system):
+        found = by_kernels(system.node, triangle_solutions, is_upper, unit)
+        node = _eliminated(found, _triangular, [a, b], *args)
+    else:
+        shape = _solution_shape(a, b, what)
+        node = on_host(_triangular, [a, b], shape, a.dtype, *args).node
     return record("solve_triangular", _TRIANGULAR, (a, b), node, (is_upper, unit, what))
 
 
@@ -323,7 +385,10 @@ def _cholesky(a: Array) -> Array:
 
 def cholesky(x: TracedValue) -> TracedValue:
     """The lower triangle L with L L.T = x; of x the lower triangle is read."""
-    node = on_host(_cholesky, [x], x.shape, x.dtype).node
+    if is_small(x):
+        node = _eliminated(by_kernels(x.node, cholesky_factors), _cholesky, [x])
+    else:
+        node = on_host(_cholesky, [x], x.shape, x.dtype).node
     return record("cholesky", _CHOLESKY, (x,), node, None)
 
 

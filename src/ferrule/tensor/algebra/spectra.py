@@ -9,18 +9,13 @@ it is there: so the same two ways compute it, as often as one likes.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from functools import lru_cache
 from typing import Any
 
 import numpy as np
 
 from ferrule.autograd import Gradients, GradNode, Rule, TracedValue, record
 from ferrule.engine.host import Array, on_host
-from ferrule.fusion.dynamic.templates import Template
 from ferrule.fusion.forms import has_kernels
-from ferrule.ir.dtype import DType
-from ferrule.ir.lazy import LazyBuffer
 from ferrule.tensor.algebra.fourier import (
     can_transform,
     frequency_weights,
@@ -28,9 +23,8 @@ from ferrule.tensor.algebra.fourier import (
     transformed,
     unhalved,
 )
+from ferrule.tensor.algebra.templates import by_kernels
 from ferrule.tensor.broadcast import known_size
-
-Nodes = Callable[..., TracedValue]
 
 
 def _complex(pairs: Array) -> Array:
@@ -48,26 +42,6 @@ def _pairs(numbers: Array) -> Array:
 def _has_kernels(x: TracedValue, size: int) -> bool:
     """True if kernels compute a transform of `size` points, rather than NumPy."""
     return 0 not in x.shape and can_transform(size) and has_kernels(x.node.device)
-
-
-def _by_kernels(x: LazyBuffer, nodes: Nodes, *args: Any) -> LazyBuffer:
-    """The function `nodes` of a value, as one node (a template) if all sizes are known.
-
-    A constant gets all nodes at once, since they fold as they are made.
-    """
-    is_known = all([isinstance(size, int) for size in x.shape])
-    if is_known and x.base_const() is None:
-        return _template(nodes, x.shape, x.dtype, x.device, *args).of(x)
-    return nodes(TracedValue(x), *args).node
-
-
-@lru_cache(maxsize=256)
-def _template(
-    nodes: Nodes, shape: tuple[int, ...], dtype: DType, device: str, *args: Any
-) -> Template:
-    argument = LazyBuffer.empty(shape, dtype, device)
-    result = nodes(TracedValue(argument), *args).node
-    return Template(argument, result, lambda x: _by_kernels(x, nodes, *args))
 
 
 def _moved(x: TracedValue, source: int, target: int) -> TracedValue:
@@ -92,7 +66,7 @@ def _fft_nodes(pairs: TracedValue, axis: int, inverse: bool) -> TracedValue:
 def transform(pairs: TracedValue, axis: int, inverse: bool) -> TracedValue:
     """The sum of x[j] exp(-2i pi j k / n), or with + if `inverse`, for each k."""
     if _has_kernels(pairs, known_size(pairs.shape[axis], "fft")):
-        node = _by_kernels(pairs.node, _fft_nodes, axis - len(pairs.shape), inverse)
+        node = by_kernels(pairs.node, _fft_nodes, axis - len(pairs.shape), inverse)
     else:
         node = on_host(_fft, [pairs], pairs.shape, pairs.dtype, axis, inverse).node
     return record("fft", _FFT, (pairs,), node, (axis, inverse))
@@ -133,7 +107,7 @@ def half_transform(x: TracedValue, axis: int, weighted: bool) -> TracedValue:
     size = x.shape[axis]
     assert isinstance(size, int)
     if _has_kernels(x, size):
-        node = _by_kernels(x.node, _rfft_nodes, axis - len(x.shape), weighted)
+        node = by_kernels(x.node, _rfft_nodes, axis - len(x.shape), weighted)
     else:
         shape = (*x.shape[:axis], size // 2 + 1, *x.shape[axis + 1 :], 2)
         node = on_host(_rfft, [x], shape, x.dtype, axis, weighted).node
@@ -148,7 +122,7 @@ def _reverse_rfft(grad: TracedValue, entry: GradNode) -> Gradients:
 def signal_from(pairs: TracedValue, size: int, axis: int, unweighted: bool) -> TracedValue:
     """Real numbers from the frequencies up to the middle, over their weights if `unweighted`."""
     if _has_kernels(pairs, size):
-        node = _by_kernels(pairs.node, _irfft_nodes, size, axis - len(pairs.shape), unweighted)
+        node = by_kernels(pairs.node, _irfft_nodes, size, axis - len(pairs.shape), unweighted)
     else:
         shape = (*pairs.shape[:axis], size, *pairs.shape[axis + 1 : -1])
         node = on_host(_irfft, [pairs], shape, pairs.dtype, size, axis, unweighted).node
