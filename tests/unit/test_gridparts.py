@@ -102,10 +102,15 @@ def test_reduces_over_different_axes_are_left_alone() -> None:
         ((1 << 30,), {0}, (0, 256)),
         ((31, 131_101), {1}, (1, 64)),
         ((32, 131_101), {1}, None),
-        ((640, 700), {0, 1}, (1, 70)),  # the least divisor that is enough
-        ((8192, 8193), {0, 1}, None),  # 511 parts of 16 elements would leave many over
-        ((40, 4099), {0, 1}, (1, 64)),
-        ((400, 401), {0, 1}, (1, 401)),
+        ((640, 700), {0, 1}, (0, 64)),  # the least divisor that is enough
+        ((8192, 8193), {0, 1}, (0, 256)),  # of 511 parts many elements would be left over
+        ((40, 4099), {0, 1}, (0, 40)),
+        ((400, 401), {0, 1}, (0, 80)),
+        ((512, 513), {0, 1}, (0, 64)),  # contiguous parts, not 171 of three columns
+        ((37, 65, 129), {0, 1, 2}, (0, 37)),
+        ((997, 1000), {0, 1}, (0, 62)),  # 16 rows each, and 5 left over
+        ((3, 224, 224), {0, 1, 2}, (1, 112)),
+        ((24, 20, 301), {0, 1, 2}, (2, 301)),  # no axis has many parts: the largest
     ],
 )
 def test_long_reduces_are_split_by_their_shapes(

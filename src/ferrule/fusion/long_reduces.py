@@ -35,6 +35,8 @@ if TYPE_CHECKING:  # thread blocks alone need it
 FEW_RESULTS: Final = 32
 """Results; fewer cannot keep the threads busy. Not measured."""
 MAX_PARTS: Final = 16 * FEW_RESULTS
+_FEW_PARTS: Final = 8
+"""Parts that are better than none, for 8 threads."""
 LONG_REDUCE: Final = 1 << 17
 """Elements for each result from which a second kernel is worth its time. Not measured by itself."""
 TALL_RESULTS: Final = 1024
@@ -148,7 +150,7 @@ def _reads_all_elements(value: LazyBuffer) -> bool:
 def parts_of_long_reduce(shape: Shape, axes: frozenset[int]) -> tuple[int, int] | None:
     """For a reduce of many elements to few results: an axis, and into how many parts to split it.
 
-    If the parts do not divide the axis, fewer elements than there are parts are left over. A single
+    If the parts do not divide the axis, what is left over is no longer than a part. A single
     axis has as many parts whether they divide it or not, so lengths near one another have the same
     number, and so has any length up to a bound.
     """
@@ -157,17 +159,24 @@ def parts_of_long_reduce(shape: Shape, axes: frozenset[int]) -> tuple[int, int] 
     combined = prod(sizes[axis] for axis in axes)
     if results >= FEW_RESULTS or combined < LONG_REDUCE:
         return None
-    axis = max(axes, key=lambda a: sizes[a])
-    size = sizes[axis]
     wanted = min(max(2 * FEW_RESULTS, combined // LONG_REDUCE + 1), MAX_PARTS - 1)
-    if size == combined:
-        return axis, min(1 << (wanted - 1).bit_length(), MAX_PARTS // 2)
+    largest = max(axes, key=lambda a: sizes[a])
+    if sizes[largest] == combined:
+        return largest, min(1 << (wanted - 1).bit_length(), MAX_PARTS // 2)
     if not is_known(shape):
         return None
-    fit = [parts for parts in range(8, MAX_PARTS) if size % parts == 0]
-    if fit:
-        return axis, next((parts for parts in fit if parts >= wanted), fit[-1])
-    return (axis, wanted) if wanted <= size // wanted else None
+    # Of the axes with parts for the threads, the outermost: its parts are the most contiguous.
+    for axis in [*sorted(axes), largest]:
+        size = sizes[axis]
+        least = FEW_RESULTS if axis != largest else _FEW_PARTS
+        fit = [parts for parts in range(least, MAX_PARTS) if size % parts == 0]
+        if fit:
+            return axis, next((parts for parts in fit if parts >= wanted), fit[-1])
+        # What is left over is a part of its own, no larger than the others.
+        uneven = [parts for parts in range(least, wanted + 1) if size % parts <= size // parts]
+        if uneven:
+            return axis, uneven[-1]
+    return None
 
 
 @lru_cache(maxsize=4096)

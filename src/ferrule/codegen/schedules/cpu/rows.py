@@ -304,8 +304,18 @@ def _reduce_lanes(plan: Plan, n: str) -> None:
         for loop in others
         if loop.kind is Kind.SERIAL and any([step_of(index, loop.range) == 1 for index in found])
     ]
-    lanes = [partial(_lanes_along, n=n, r=r) for r in (last.range, *fit)]
-    plan.best(*map(Proposal, lanes))
+    along = [Proposal(partial(_lanes_along, n=n, r=r)) for r in (last.range, *fit)]
+    if _loads_neighbours(nest, last.range):
+        plan.best(*along)
+    else:  # its lanes gather, which pays where much is computed of each element
+        plan.best(Proposal(lambda _: True), *along)
+
+
+def _loads_neighbours(nest: Nest, r: Expr) -> bool:
+    """True if lanes along a loop load from neighbouring places, or read what is computed."""
+    steps = [step_of(e.src[0], r) for c in nest.computes for e in loads(c.value)]
+    near = any(1 <= step <= MAX_VECTORS for step in steps)
+    return near or any(e.src for e in nest.reads)
 
 
 def _lanes_along(plan: Plan, n: str, r: Expr) -> bool:
@@ -315,10 +325,6 @@ def _lanes_along(plan: Plan, n: str, r: Expr) -> bool:
     nest = plan.nest(n)
     lanes = plan.lanes(nest, r.size.max)
     if lanes == 1 or any(c.at == (n, len(nest.loops)) for c in plan.kernel.nests):
-        return False
-    steps = [step_of(e.src[0], r) for c in nest.computes for e in loads(c.value)]
-    near = any(1 <= step <= MAX_VECTORS for step in steps)
-    if not near and not any(e.src for e in nest.reads):
         return False
     most = 4 * lanes
     if _is_memory_bound(plan, nest):
