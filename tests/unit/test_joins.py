@@ -216,6 +216,26 @@ def test_conditions_on_quotients_partition_loops(divisor: int, sign: int) -> Non
         assert start == (100 if len(set(holds)) == 2 else 0)
 
 
+@pytest.mark.parametrize("quotient", [False, True])
+def test_conditions_of_lanes_partition_loops(quotient: bool) -> None:
+    """Whatever their steps: those of whole pairs and of single elements, as in a `cat` of pairs."""
+    x = load(1, 7, 16)
+    o, i = range_("o", 7), range_("i", 16)
+    first = less(o * 8 + i // 2, const(13)) if quotient else less(o * 16 + i, const(26))
+    conditions = [first, less(o * 16 + i, const(83))]
+    value = const(0.0)
+    for condition in conditions:
+        value = value + alu(ExprOp.WHERE, condition, const(1.0), const(2.0))
+    kernel = lower(store(x), "k")
+    nest = kernel.roots[0]
+    ranges = dict(zip((o, i), nest.loop_ranges, strict=True))
+    compute = replace(nest.computes[0], value=value.substitute(ranges))
+    changed = kernel.with_nest(replace(nest, computes=(compute,)))
+    found = segments_of(changed, changed.roots[0], 0)
+    assert [segment.end.arg for segment in found] == [1, 2, 5, 6, 7]
+    assert [len(segment.known) for segment in found] == [2, 1, 2, 1, 2]
+
+
 def test_joins_run() -> None:
     for count in COUNTS:
         parts = pieces(count, 3, 5)

@@ -78,7 +78,10 @@ def _changes(nodes: Iterable[Expr], r: Expr, opened: frozenset[Expr]) -> Iterato
         # step * r + rest < 0, so r < -rest / step or r > rest / -step
         ends = (-most, -least) if step > 0 else (least + 1, most + 1)
         first, then = (end.linear()[1] for end in ends)
-        yield _Change(e, step > 0, first, then, ends[0] - first, abs(step))
+        place, size = ends[0] - first, abs(step)
+        if place.is_const:  # by iterations, so that changes are in order whatever their steps
+            first, then, size = -(-first // size), -(-then // size), 1
+        yield _Change(e, step > 0, first, then, place, size)
 
 
 def _undivided(condition: Expr) -> Expr:
