@@ -11,6 +11,7 @@ from tests.gradients import assert_gradients
 
 from ferrule import TinyJit
 from ferrule.dtype import DType, dtypes
+from ferrule.fusion.forms import has_kernels
 from ferrule.helpers import GlobalCounters
 from ferrule.tensor import Tensor
 
@@ -228,6 +229,17 @@ def test_the_first_few_of_long_rows(device: str, size: int, largest: bool) -> No
         )
         if not largest:
             np.testing.assert_array_equal(Tensor(x).kthvalue(k).indices.numpy(), places[..., k - 1])
+
+
+def test_few_of_an_order_need_no_host(device: str) -> None:
+    """Each is the largest of those after the one before it."""
+    x = Tensor(np.arange(300, dtype=np.float32).reshape(3, 100)).realize()
+    before = GlobalCounters.host_calls
+    found = x.topk(16)
+    assert found.values[1].tolist() == [float(n) for n in range(199, 183, -1)]
+    assert x.kthvalue(2).indices.tolist() == [1, 1, 1]
+    if has_kernels(device):
+        assert GlobalCounters.host_calls == before
 
 
 @pytest.mark.parametrize(
