@@ -85,6 +85,22 @@ def test_several_axes(s: Any, dim: Any, norm: Any) -> None:
 
 
 @pytest.mark.usefixtures("device")
+@pytest.mark.parametrize(("n", "dim"), [(128, -1), (210, 0), (250, 1), (343, -1), (1001, 0)])
+def test_steps_of_several_radices(n: int, dim: int) -> None:
+    """128 points and more go by butterflies, where all factors have one: 1001 has 11 and 13."""
+    shape = [2, 3, 2]
+    shape[dim] = n
+    z = complex_normal(*shape)
+    close(fft.fft(to_pairs(z), dim=dim), np.fft.fft(z, axis=dim))
+    close(fft.ifft(to_pairs(z), dim=dim), np.fft.ifft(z, axis=dim))
+    shape[dim] = 2 * n
+    x = RNG.normal(size=shape)
+    half = np.fft.rfft(x, axis=dim)
+    close(fft.rfft(Tensor(x), dim=dim), half)
+    close(fft.irfft(to_pairs(half), dim=dim), x)
+
+
+@pytest.mark.usefixtures("device")
 def test_two_axes() -> None:
     z = complex_normal(3, 4, 6)
     for name in ("fft2", "ifft2", "irfft2"):

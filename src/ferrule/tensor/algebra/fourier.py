@@ -1,9 +1,12 @@
-"""Fourier transforms of values, as products by small matrices.
+"""Fourier transforms of values, as products by small matrices or as butterflies.
 
 A transform of n = r1 * r2 * … points is one of r1, then one of r2, and so on, in Stockham's order:
 what a step has done lies along the lanes of the next, and nothing is sorted. A step is a product of
 a matrix of r * r complex numbers by the points. Between two of them each number is turned by its
 twiddle factor, a power of the n-th root of one.
+
+Transforms of 128 points and more whose factors are small are sums of a few points at a time
+instead: a step loads up to ten, and stores as many results.
 
 Complex numbers are pairs in the last axis, points are in the axis before it; those in front are
 rows. An even number of real points is taken for half as many complex ones, whose spectrum is that
@@ -20,6 +23,7 @@ from typing import Any, Final, TypeAlias
 import numpy as np
 
 from ferrule.autograd import TracedValue
+from ferrule.autograd.concat import concatenated
 from ferrule.autograd.iota import table
 from ferrule.ir.dtype import DType
 from ferrule.ir.expr import sint
@@ -28,9 +32,12 @@ from ferrule.tensor.algebra.matrices import matrix_product
 from ferrule.tensor.broadcast import expanded, part_of
 
 Array: TypeAlias = np.ndarray[Any, Any]
+Pair: TypeAlias = tuple[TracedValue, TracedValue]
 
 MOST_POINTS: Final = 1 << 17  # the tables of a transform take some 32 bytes a point
 _LARGEST_RADIX: Final = 64
+_RADICES: Final = (2, 3, 4, 5, 6, 7, 8, 10)  # of butterflies
+_MIN_POINTS_OF_BUTTERFLIES: Final = 128  # a product or two transform fewer
 _MAX_DIRECT_POINTS: Final = 96  # real points up to which one product transforms them
 _LANES: Final = 8  # pairs in a vector
 _FIRST_STEP_COST: Final = 1.5  # times the work of a later step, whose lanes are contiguous
@@ -42,9 +49,23 @@ def can_transform(n: int) -> bool:
     return n <= MOST_POINTS and _cheapest(n, 1) is not None
 
 
-def transformed(x: TracedValue, inverse: bool) -> TracedValue:
-    """The sums of x[j] exp(-2i pi j k / n), or with + if `inverse`: (…, n, 2) to (…, n, 2)."""
-    return _steps(x, inverse, x.shape[-2])
+def transformed(x: TracedValue, axis: int, inverse: bool) -> TracedValue:
+    """The sums of x[j] exp(-2i pi j k / n), or with + if `inverse`, of pairs along an axis.
+
+    The axis counts from the end, where that of the pairs is.
+    """
+    n = x.shape[axis]
+    assert isinstance(n, int)
+    if _has_butterflies(n):
+        return _butterflies(x, axis, inverse)
+    return moved(_steps(moved(x, axis, -2), inverse, n), -2, axis)
+
+
+def moved(x: TracedValue, source: int, target: int) -> TracedValue:
+    """An axis in another place."""
+    axes = list(range(len(x.shape)))
+    axes.insert(range(len(axes))[target], axes.pop(source))
+    return x.permute(axes)
 
 
 def halved(x: TracedValue, weighted: bool) -> TracedValue:
@@ -59,9 +80,19 @@ def halved(x: TracedValue, weighted: bool) -> TracedValue:
         sums = _product(x, _table(_real_matrix, x, n, weighted))
         return sums.reshape((*rows, count, 2))
     if n % 2 == 0:
-        # A part of a product would be computed number by number.
-        spectrum = _steps(x.reshape((*rows, n // 2, 2)), False, count).contiguous()
-        return _combined(part_of(spectrum, 0, count, -2), n, _split_factors, weighted)
+        pairs = x.reshape((*rows, n // 2, 2))
+        if _has_butterflies(n // 2):
+            spectrum = _butterflies(pairs, -2, False).contiguous()
+            first, others = part_of(spectrum, 0, 1, -2), part_of(spectrum, 1, n // 2, -2)
+            pieces = [(first, 0), (others, 1), (first, n // 2)]
+        else:  # a part of a product would be computed number by number
+            spectrum = _steps(pairs, False, count).contiguous()
+            pieces = [(part_of(spectrum, 0, count, -2), 0)]
+        combined = [
+            _combined(piece, _reversed(piece, -2), start, n, _split_factors, weighted)
+            for piece, start in pieces
+        ]
+        return concatenated(combined, -2)
     spectrum = _steps(x.reshape((*rows, n, 1)), False, count).contiguous()
     spectrum = part_of(spectrum, 0, count, -2)
     return _scaled(spectrum, n) if weighted else spectrum
@@ -78,7 +109,9 @@ def unhalved(x: TracedValue, n: int, weighted: bool) -> TracedValue:
         matrix = _table(_real_inverse, x, n, weighted)
         return _product(x.reshape((*rows, 2 * count)), matrix)
     if n % 2 == 0:
-        points = _steps(_combined(x, n, _joined, weighted), True, n // 2)
+        own, other = part_of(x, 0, n // 2, -2), _reversed(part_of(x, 1, count, -2), -2)
+        joined = _combined(own, other, 0, n, _joined, weighted)
+        points = transformed(joined, -2, True)
         return points.reshape((*rows, n))
     x = _scaled(x, n) if weighted else x
     whole = x.pad([*((0, 0) for _ in rows), (0, n - count), (0, 0)])
@@ -89,7 +122,7 @@ def unhalved(x: TracedValue, n: int, weighted: bool) -> TracedValue:
 # *** tables ***
 
 
-@lru_cache(maxsize=128)
+@lru_cache(maxsize=256)
 def _stored(make: Callable[..., Array], dtype: DType, device: str, *args: Any) -> LazyBuffer:
     return table(np.ascontiguousarray(make(*args), dtype=dtype.np), device)
 
@@ -285,14 +318,149 @@ def _reversed(x: TracedValue, axis: int) -> TracedValue:
     return x.stride(steps)
 
 
-def _combined(x: TracedValue, n: int, make: Callable[..., Any], weighted: bool) -> TracedValue:
-    """Frequencies times factors, and conjugates of those from the other end times others."""
-    count = n // 2 + (make is _split_factors)
-    skipped = n // 2 + 1 - count
-    factors = [_table(_combination, x, number, make, n, weighted) for number in range(4)]
-    own = _pairs_times(part_of(x, 0, count, -2), *factors[:2])
-    other = _reversed(part_of(x, skipped, n // 2 + 1, -2), -2)
-    return own + _pairs_times(other, *factors[2:])
+# *** butterflies ***
+
+
+@cache
+def _small_radices(n: int) -> tuple[int, ...] | None:
+    """The fewest factors of n for which there is a butterfly, the smallest first; None without."""
+    if n == 1:
+        return ()
+    found = [
+        (*rest, r) for r in _RADICES if n % r == 0 and (rest := _small_radices(n // r)) is not None
+    ]
+    return min(
+        (tuple(sorted(one)) for one in found), key=lambda one: (len(one), sum(one)), default=None
+    )
+
+
+def _has_butterflies(n: int) -> bool:
+    return n >= _MIN_POINTS_OF_BUTTERFLIES and _small_radices(n) is not None
+
+
+def _butterflies(x: TracedValue, axis: int, inverse: bool) -> TracedValue:
+    """A transform of pairs along an axis, each step as element-wise sums of a few points.
+
+    Real and imaginary parts are apart: (rows, results, points left, what lies behind them). The
+    points of a step lie side by side, and so do the lanes of the next.
+    """
+    *shape, _ = x.shape
+    n = shape[axis + 1]
+    assert isinstance(n, int)
+    rows, behind = shape[: axis + 1 + len(shape)], shape[axis + 2 + len(shape) :]
+    outer, inner = prod(rows), prod(behind)
+    real, imag = [part_of(x, part, part + 1).reshape((outer, 1, n, inner)) for part in (0, 1)]
+    if inverse:  # of numbers whose parts change places, the transform is that of the other way
+        real, imag = imag, real
+    done = 1
+    radices = _small_radices(n)
+    assert radices is not None
+    for radix in radices:
+        results = _butterfly(_points(real, imag, radix))
+        real, imag = [
+            concatenated([one[part].contiguous() for one in results], 1).contiguous()
+            for part in (0, 1)  # stored in its place, so that one kernel has all
+        ]
+        done *= radix
+    if inverse:
+        real, imag = imag, real
+    return concatenated([part.reshape((*rows, n, *behind, 1)) for part in (real, imag)], -1)
+
+
+def _points(real: TracedValue, imag: TracedValue, radix: int) -> list[Pair]:
+    """The points of a step, each times its factor."""
+    _, done, left, _ = real.shape
+    assert isinstance(done, int)
+    assert isinstance(left, int)
+    tables = [_table(_turns, real, part, radix, done) for part in (0, 1)] if done > 1 else []
+    points = []
+    for j in range(radix):
+        start, stop = j * left // radix, (j + 1) * left // radix
+        re, im = [part_of(part, start, stop, -2) for part in (real, imag)]
+        if j > 0 and tables:
+            factors = [part_of(table, j, j + 1, 0).reshape((done,)) for table in tables]
+            cosine, sine = [expanded(factor, re.shape, 1) for factor in factors]
+            re, im = re * cosine - im * sine, re * sine + im * cosine
+        points.append((re, im))
+    return points
+
+
+def _turns(part: int, radix: int, done: int) -> Array:
+    """(radix, results): the real or imaginary parts of the factors of points."""
+    j, k = np.ogrid[:radix, :done]
+    roots = _roots(j * k, radix * done)
+    return np.asarray(roots.imag if part else roots.real)
+
+
+def _butterfly(points: list[Pair]) -> list[Pair]:
+    """The transform of a few complex numbers."""
+    count = len(points)
+    if count == 1:
+        return points
+    if count % 2:
+        return _odd_butterfly(points)
+    even, odd = _butterfly(points[::2]), _butterfly(points[1::2])
+    results = [*even, *even]
+    for k, (re, im) in enumerate(odd):
+        root = complex(_roots(np.array(k), count))
+        re, im = _times_root(re, im, root)
+        results[k] = even[k][0] + re, even[k][1] + im
+        results[k + count // 2] = even[k][0] - re, even[k][1] - im
+    return results
+
+
+def _times_root(re: TracedValue, im: TracedValue, root: complex) -> Pair:
+    if root == 1:
+        return re, im
+    if root == -1j:
+        return im, -re
+    if root.real == -root.imag:
+        return (re + im) * root.real, (im - re) * root.real
+    if root.real == root.imag:
+        return (re - im) * root.real, (re + im) * root.real
+    return re * root.real - im * root.imag, re * root.imag + im * root.real
+
+
+def _odd_butterfly(points: list[Pair]) -> list[Pair]:
+    """That of an odd number: the sums and differences of points from both ends."""
+    count = len(points)
+    first, half = points[0], range(1, count // 2 + 1)
+    sums = {j: (points[j][0] + points[-j][0], points[j][1] + points[-j][1]) for j in half}
+    differences = {j: (points[j][0] - points[-j][0], points[j][1] - points[-j][1]) for j in half}
+    re, im = first
+    for j in half:
+        re, im = re + sums[j][0], im + sums[j][1]
+    results = [(re, im)] * count
+    for k in half:
+        (re, im), (across_re, across_im) = first, (first[0].full(0), first[0].full(0))
+        for j in half:
+            root = complex(_roots(np.array(j * k), count))
+            re, im = re + sums[j][0] * root.real, im + sums[j][1] * root.real
+            across_re = across_re + differences[j][1] * root.imag
+            across_im = across_im + differences[j][0] * root.imag
+        results[k] = re - across_re, im + across_im
+        results[-k] = re + across_re, im - across_im
+    return results
+
+
+# *** real points ***
+
+
+def _combined(
+    own: TracedValue,
+    other: TracedValue,
+    start: int,
+    n: int,
+    make: Callable[..., Any],
+    weighted: bool,
+) -> TracedValue:
+    """Frequencies from `start` on times factors, and conjugates of those from the other end times
+    others.
+    """
+    count = own.shape[-2]
+    tables = [_table(_combination, own, number, make, n, weighted) for number in range(4)]
+    factors = [part_of(table, start, start + count, 0) for table in tables]
+    return _pairs_times(own, *factors[:2]) + _pairs_times(other, *factors[2:])
 
 
 def _scaled(x: TracedValue, n: int) -> TracedValue:

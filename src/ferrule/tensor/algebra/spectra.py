@@ -20,6 +20,7 @@ from ferrule.tensor.algebra.fourier import (
     can_transform,
     frequency_weights,
     halved,
+    moved,
     transformed,
     unhalved,
 )
@@ -44,13 +45,6 @@ def _has_kernels(x: TracedValue, size: int) -> bool:
     return 0 not in x.shape and can_transform(size) and has_kernels(x.node.device)
 
 
-def _moved(x: TracedValue, source: int, target: int) -> TracedValue:
-    """An axis in another place."""
-    axes = list(range(len(x.shape)))
-    axes.insert(range(len(axes))[target], axes.pop(source))
-    return x.permute(axes)
-
-
 def _fft(pairs: Array, axis: int, inverse: bool) -> Array:
     numbers = _complex(pairs)
     if inverse:
@@ -60,7 +54,7 @@ def _fft(pairs: Array, axis: int, inverse: bool) -> Array:
 
 def _fft_nodes(pairs: TracedValue, axis: int, inverse: bool) -> TracedValue:
     """The same by kernels; here and below axes count from the end."""
-    return _moved(transformed(_moved(pairs, axis, -2), inverse), -2, axis)
+    return transformed(pairs, axis, inverse)
 
 
 def transform(pairs: TracedValue, axis: int, inverse: bool) -> TracedValue:
@@ -95,11 +89,11 @@ def _irfft(pairs: Array, size: int, axis: int, unweighted: bool) -> Array:
 
 
 def _rfft_nodes(x: TracedValue, axis: int, weighted: bool) -> TracedValue:
-    return _moved(halved(_moved(x, axis, -1), weighted), -2, axis - 1)
+    return moved(halved(moved(x, axis, -1), weighted), -2, axis - 1)
 
 
 def _irfft_nodes(pairs: TracedValue, size: int, axis: int, unweighted: bool) -> TracedValue:
-    return _moved(unhalved(_moved(pairs, axis, -2), size, not unweighted), -1, axis + 1)
+    return moved(unhalved(moved(pairs, axis, -2), size, not unweighted), -1, axis + 1)
 
 
 def half_transform(x: TracedValue, axis: int, weighted: bool) -> TracedValue:
@@ -122,7 +116,8 @@ def _reverse_rfft(grad: TracedValue, entry: GradNode) -> Gradients:
 def signal_from(pairs: TracedValue, size: int, axis: int, unweighted: bool) -> TracedValue:
     """Real numbers from the frequencies up to the middle, over their weights if `unweighted`."""
     if _has_kernels(pairs, size):
-        node = by_kernels(pairs.node, _irfft_nodes, size, axis - len(pairs.shape), unweighted)
+        stored = pairs.node.contiguous()  # each number is read four times
+        node = by_kernels(stored, _irfft_nodes, size, axis - len(pairs.shape), unweighted)
     else:
         shape = (*pairs.shape[:axis], size, *pairs.shape[axis + 1 : -1])
         node = on_host(_irfft, [pairs], shape, pairs.dtype, size, axis, unweighted).node
