@@ -8,7 +8,7 @@ import pytest
 import ferrule.engine.realize
 import ferrule.fusion
 from ferrule.engine.realize import Runners, prepare
-from ferrule.fusion import Schedule, _plans
+from ferrule.fusion import Schedule, _known_graphs, _plans
 from ferrule.fusion.dynamic.families import _families
 from ferrule.ops import LazyOp
 
@@ -43,5 +43,11 @@ class Work:
     @staticmethod
     def forget() -> None:
         """Nothing is known of what ran before."""
-        _plans.clear()
-        _families.clear()
+        forget()
+
+
+def forget() -> None:
+    """Nothing is known of the graphs that ran before."""
+    _known_graphs.clear()
+    _plans.clear()
+    _families.clear()

@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from tests.planning import forget
 
 import ferrule.fusion
 from ferrule import Context, Tensor
@@ -16,8 +17,7 @@ X = np.random.default_rng(0).standard_normal((40, 6)).astype(np.float32)
 @pytest.fixture
 def graphs(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
     """For each schedule that ran, True if it ran by one call; no plan is known before."""
-    ferrule.fusion._known_graphs.clear()
-    ferrule.fusion._plans.clear()
+    forget()
     found: list[bool] = []
     run = realize._is_run_at_once
 

@@ -16,7 +16,10 @@ from tests.fuzz.drawing import Drawing, NothingFitsError
 from tests.fuzz.recipes import RECIPES
 from tests.fuzz.surface import Method, methods
 
-LEFT_OUT = {"custom_vjp": "takes three functions, which have to fit each other"}
+LEFT_OUT = {
+    "custom_vjp": "takes three functions, which have to fit each other",
+    "while_loop": "its function has to keep the shape and the dtype of what it is given",
+}
 FORMS = {
     "grad": "ferrule.grad(lambda {x}: ({f}).sum())({r})",
     "value_and_grad": "ferrule.value_and_grad(lambda {x}: ({f}).sum())({r})",
@@ -29,9 +32,12 @@ FORMS = {
     "hessian": "ferrule.hessian(lambda {x}: ({f}).sum())({r})",
     "checkpoint": "ferrule.checkpoint(lambda {x}: {f}, {r})",
     "vmap": "ferrule.vmap(lambda {x}: {f})({r})",
+    "scan": "ferrule.scan(lambda c, {x}: (c, {f}), {r}[0], {r})[1]",
+    "cond": "ferrule.cond(({r} == {r}).all(), lambda {x}: {f}, lambda {x}: {f}, {r})",
 }
 """By name: `f` of `x` is the function, `r` what it is given, `t` is like that, `c` like `f`."""
-ANY_DTYPE = ("vmap", "checkpoint")
+ANY_DTYPE = ("vmap", "checkpoint", "scan", "cond")
+BY_ROWS = ("vmap", "scan")
 MATRICES = ("jacfwd", "jacrev", "jacobian", "hessian")
 MOST = 24
 """Elements of what Jacobians are taken by, and of."""
@@ -63,7 +69,7 @@ def call(
     letters: tuple[str, ...],
 ) -> str:
     """A transformation of a drawn function at `given`, which is an expression for `x`."""
-    element = x[0] if name == "vmap" else x
+    element = x[0] if name in BY_ROWS else x
     text, result = chain(draw, {**values}, letters, element)
     if name in MATRICES and math.prod(result.shape) > MOST:
         raise NothingFitsError

@@ -5,12 +5,12 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tests.planning import forget
 
 import ferrule.fusion
 from ferrule import Tensor
 from ferrule.device.runner import JITRunner
 from ferrule.engine.host import on_host
-from ferrule.fusion.dynamic.families import _families
 from ferrule.fusion.plans.graph_key import KeyedGraph
 from ferrule.ir.buffer import Buffer
 from ferrule.ir.expr import Variable
@@ -30,8 +30,7 @@ def looked_at(monkeypatch: pytest.MonkeyPatch) -> list[None]:
         return graph(keyed)
 
     monkeypatch.setattr(KeyedGraph, "graph", noting)
-    ferrule.fusion._known_graphs.clear()
-    _families.clear()
+    forget()
     return found
 
 

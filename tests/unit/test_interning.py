@@ -67,7 +67,7 @@ def test_another_thread_changes_an_entry_while_it_is_removed(is_replaced: bool) 
             table[key] = other
 
     other = Entry(new)
-    key.meanwhile = [lambda: None, replace]
+    key.meanwhile = [replace]
     table.remove(entry)
     assert list(table.values()) == ([other] if is_replaced else [])
 

@@ -208,19 +208,24 @@ def test_what_is_needed_later_is_stored_in_a_whole_as_well() -> None:
 
 def test_a_step_of_training_has_no_kernel_that_only_joins() -> None:
     """Two gates of a GRU are parts of what is given, and of what is kept."""
-    layer = nn.GRU(16, 128)
-    parameters = nn.state.get_parameters(layer)
+    cell = nn.GRUCell(16, 128)
+    parameters = nn.state.get_parameters(cell)
     for parameter in parameters:
         parameter.requires_grad_().realize()
     counts = []
     for steps in (4, 5):
-        (layer(tensor(steps, 8, 16))[0] ** 2).mean().backward()
+        state, states = Tensor.zeros(8, 128), []
+        for step in tensor(steps, 8, 16):
+            state = cell(step, state)
+            states.append(state)
+        (Tensor.stack(states) ** 2).mean().backward()
         schedule = make_schedule([x.grad.lazydata for x in parameters if x.grad is not None])
         counts.append(len(schedule.items))
         for parameter in parameters:
             parameter.grad = None
-    # Forwards a product and the gates; backwards the gates and two products.
-    assert counts[1] - counts[0] == 5
+    # Forwards two products and the gates; backwards the gates, and products for the state and both
+    # weights.
+    assert counts[1] - counts[0] == 7
 
 
 def test_a_piece_that_is_needed_later_has_memory_of_its_own() -> None:

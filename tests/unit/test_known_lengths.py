@@ -17,7 +17,6 @@ LENGTHS = [7, 12, 3, 40, 2, 1, 0, 9, 64, 65, 150, 11, 1, 0, 66]
 
 @pytest.fixture
 def work(monkeypatch: pytest.MonkeyPatch) -> Work:
-    ferrule.fusion._known_graphs.clear()
     return Work(monkeypatch)
 
 

@@ -35,8 +35,8 @@ IDLE_S: Final = 30.0
 _PATIENCE_S: Final = 2.0
 """Seconds that answers may be late by, at least, before kernels are made here. Not measured."""
 _KERNELS_A_START: Final = 12
-"""Kernels that take three times as long to make as a worker to start: 0.35 s and 0.11 s (Zen 4,
-2026-11). Fewer are made as soon by threads, of which LLVM keeps all but one busy."""
+"""Uncached kernels for each worker that is started. Estimated, not measured by itself: they take
+about three times as long to make as a worker to start (0.35 s and 0.11 s, Zen 4, 2026-11)."""
 _MAX_LOSSES: Final = 3
 """Workers that were lost, after which this process starts no more."""
 _PIPE_BYTES: Final = 16 << 10

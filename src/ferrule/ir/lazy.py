@@ -483,7 +483,7 @@ def elementwise(op: Op, srcs: tuple[LazyBuffer, ...], arg: Any = None) -> LazyBu
     condition = srcs[0] if op is TernaryOps.WHERE else None
     for source in srcs:
         if source.device != device:
-            raise _device_mismatch(op, srcs[0], source)
+            raise _device_mismatch(op, source, last)
         if source.shape != shape or (source.dtype is not dtype and source is not condition):
             is_plain = False
         if source.op is LoadOps.CONST:
