@@ -488,4 +488,5 @@ def test_totals_and_orders_along_a_variable_are_planned_once(
         for part in (function(x[: m.bind(n)]), run(x[: m.bind(n)])):
             np.testing.assert_allclose(part.numpy(), expected[n], rtol=1e-4, atol=1e-4)
         planned.append(work.plans)
-    assert planned[2:] == planned[1:2] * (len(planned) - 2), "a capture may plan once more"
+    # A capture may plan once more, and so may a call while values of the one before are held.
+    assert planned[3:] == planned[2:3] * (len(planned) - 3)

@@ -145,7 +145,9 @@ class GraphExecutor(JITRunner):
             for j, item in enumerate(jit_cache)
         ]
         """The buffers that are not inputs, which the graph keeps alive."""
-        self._costs: dict[tuple[int, ...], tuple[int, int]] = {}
+        ops, mem = self.op_estimate, self.mem_estimate
+        is_known = isinstance(ops, int) and isinstance(mem, int) and not self.vars
+        self._costs: dict[tuple[int, ...], tuple[Any, Any]] = {(): (ops, mem)} if is_known else {}
         """The operations and bytes of a call, by the values of its variables."""
         self.inside = False
         """True in a run. A thread that has the turn and sees it is inside itself."""
@@ -183,7 +185,7 @@ class GraphExecutor(JITRunner):
         `seconds` is None only for a call that is not printed.
         """
         if seconds is None:
-            values = tuple([variable.infer(var_vals) for variable in self.vars])
+            values = tuple([v.infer(var_vals) for v in self.vars]) if self.vars else ()
             cost = self._costs.get(values)
             if cost is None:
                 if len(self._costs) >= _MOST_COSTS:
