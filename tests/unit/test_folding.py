@@ -20,7 +20,7 @@ def batchnorm(channels: int, **settings: Any) -> nn.BatchNorm2d:
     for name, least in (("weight", -1.0), ("bias", -1.0), ("running_mean", -1), ("running_var", 0)):
         if getattr(norm, name) is not None:
             values = RANDOM.uniform(least, 2.0, channels).astype(np.float32)
-            getattr(norm, name).assign(Tensor(values))
+            getattr(norm, name).assign(Tensor(values)).realize()  # not with a later graph
     return norm
 
 

@@ -29,8 +29,8 @@ def looked_at(monkeypatch: pytest.MonkeyPatch) -> list[None]:
         found.append(None)
         return graph(keyed)
 
-    monkeypatch.setattr(KeyedGraph, "graph", noting)
     forget()
+    monkeypatch.setattr(KeyedGraph, "graph", noting)
     return found
 
 
