@@ -677,3 +677,20 @@ def test_intermediate_results_of_one_realize_after_another_are_kept_apart() -> N
         for k, result in enumerate(run(Tensor(array).realize())):
             expected = np.linalg.matrix_power(array + k, 3) + k
             np.testing.assert_array_equal(result.numpy(), expected)
+
+
+@pytest.mark.parametrize("is_first", [False, True])
+@pytest.mark.parametrize("moves", [False, True])
+def test_a_detached_alias_of_a_result_stays_detached(is_first: bool, moves: bool) -> None:
+    @TinyJit
+    def f(x: Tensor) -> tuple[Tensor, ...]:
+        y = x.requires_grad_() * 2
+        off = y.detach()[1:] if moves else y.detach()
+        return (off, y) if is_first else (y, off)
+
+    for number in range(4):
+        results = f(Tensor([number, 1.0, 2.0]))
+        on, off = results[::-1] if is_first else results
+        assert [on.requires_grad, off.requires_grad] == [True, None]
+        on[1] = 7
+        assert off.tolist()[0 if moves else 1] == 7

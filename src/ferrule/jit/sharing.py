@@ -64,7 +64,10 @@ class Sharing:
         """The base of several aliases that the call made, by cell."""
         self._ways = {tensor: way for tensor in made if (way := self._way(tensor)) is not None}
         several = Counter([whole._cell for whole, _, _ in self._ways.values()])
-        for tensor, (whole, _, _) in list(self._ways.items()):
+        # A handle that gradients pass is the base of those at which they stop.
+        for tensor, (whole, _, _) in sorted(
+            self._ways.items(), key=lambda way: way[1][0]._detached
+        ):
             if whole._cell in self._given:
                 continue
             if several[whole._cell] == 1 or self.wholes.setdefault(whole._cell, whole) is tensor:
@@ -81,7 +84,7 @@ class Sharing:
                 if _is_like(handle, known):
                     return known, handle._detached and handle is not known, tuple(moves[::-1])
             if handle._parent is None:
-                return handle, False, tuple(moves[::-1])
+                return handle, handle._detached, tuple(moves[::-1])
             assert isinstance(handle._parent, Tensor)
             assert handle._move is not None
             op, arg = handle._move
