@@ -63,7 +63,8 @@ def _enough(items: Sequence[JitItem]) -> float:
     if not runners:
         return inf
     costs = [(as_expr(one.op_estimate).max, as_expr(one.mem_estimate).max) for one in runners]
-    return uses_worth_kernels(costs, target_of(runners[0].device))
+    different = len({runner.ast for runner in runners}) / len(runners)
+    return different * uses_worth_kernels(costs, target_of(runners[0].device))
 
 
 def _batched(
