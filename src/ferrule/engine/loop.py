@@ -12,7 +12,7 @@ from typing import Final, final
 from weakref import WeakValueDictionary
 
 from ferrule.base.records import dataclass
-from ferrule.engine.loop_body import Body, LoopForm, Trips, made_of, rebuilt, toposort_until
+from ferrule.engine.loop_body import Body, LoopForm, Trips, made_of, rebuilt
 from ferrule.engine.loop_runs import Loop
 from ferrule.engine.realize import unrecorded
 from ferrule.fusion import ClosedGraph
@@ -111,7 +111,7 @@ def _invariants(
     """
     varying = made_of(roots, leaves)
     if since is not None:
-        below = toposort_until(roots, dict.fromkeys(leaves))
+        below = toposort(roots, everything=True, known=leaves)
         varying |= {node for node in below if node.serial >= since and node.realized is None}
     found: dict[LazyBuffer, None] = {}
     stack = list(roots)

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, TypeAlias, final
+from collections.abc import Iterable, Sequence
+from typing import TypeAlias, final
 
 from ferrule.base.records import dataclass
 from ferrule.device.runner import JITRunner
+from ferrule.fusion.graph import toposort
 from ferrule.ir.buffer import Buffer
 from ferrule.ir.dtype import DType
 from ferrule.ir.expr import Expr, Variable, sint, unbind
@@ -71,7 +72,7 @@ class Body:
 
 def rebuilt(roots: Sequence[LazyBuffer], twins: dict[LazyBuffer, LazyBuffer]) -> list[LazyBuffer]:
     """The nodes made of `twins` in the place of some others; adds those in between to `twins`."""
-    for node in toposort_until(roots, twins):
+    for node in toposort(roots, everything=True, known=twins):
         srcs = tuple([twins.get(source, source) for source in node.srcs])
         if srcs == node.srcs:
             continue
@@ -86,34 +87,10 @@ def rebuilt(roots: Sequence[LazyBuffer], twins: dict[LazyBuffer, LazyBuffer]) ->
     return [twins.get(root, root) for root in roots]
 
 
-def toposort_until(
-    roots: Iterable[LazyBuffer], known: Mapping[LazyBuffer, Any]
-) -> list[LazyBuffer]:
-    """The nodes that `roots` are made of, sources first, without `known` ones and those below."""
-    order: list[LazyBuffer] = []
-    seen: set[LazyBuffer] = set(known)
-    stack: list[LazyBuffer | None] = [*roots]
-    stack.reverse()
-    while stack:
-        node = stack.pop()
-        if node is None:
-            node = stack.pop()
-            assert node is not None
-            order.append(node)
-        elif node not in seen:
-            seen.add(node)
-            if node.srcs:
-                stack += (node, None)
-                stack += node.srcs[::-1]
-            else:
-                order.append(node)
-    return order
-
-
 def made_of(roots: Sequence[LazyBuffer], leaves: Iterable[LazyBuffer]) -> set[LazyBuffer]:
     """The nodes below the roots that depend on one of `leaves`, these included."""
     found = set(leaves)
-    for node in toposort_until(roots, dict.fromkeys(found)):
+    for node in toposort(roots, everything=True, known=found):
         if any([source in found for source in node.srcs]):
             found.add(node)
     return found

@@ -52,13 +52,15 @@ def value_sources(node: LazyBuffer) -> tuple[LazyBuffer, ...]:
     return node.srcs
 
 
-def toposort(roots: Iterable[LazyBuffer], everything: bool = False) -> list[LazyBuffer]:
-    """The nodes that `roots` are made of, sources first.
+def toposort(
+    roots: Iterable[LazyBuffer], everything: bool = False, known: Iterable[LazyBuffer] = ()
+) -> list[LazyBuffer]:
+    """The nodes that `roots` are made of, sources first, without `known` ones and those below.
 
     `everything` includes versions that are replaced as a whole.
     """
     order: list[LazyBuffer] = []
-    seen: set[LazyBuffer] = set()
+    seen: set[LazyBuffer] = set(known)
     # A None on top of a node says that all its sources are in order.
     stack: list[LazyBuffer | None] = list(roots)
     stack.reverse()

@@ -10,8 +10,9 @@ from collections.abc import Sequence
 from typing import Any, Final, final
 
 from ferrule.engine.loop import loop_results
-from ferrule.engine.loop_body import Body, Trips, placeholder, rebuilt, toposort_until
+from ferrule.engine.loop_body import Body, Trips, placeholder, rebuilt
 from ferrule.engine.loop_runs import Loop
+from ferrule.fusion.graph import toposort
 from ferrule.ir.dtype import dtypes
 from ferrule.ir.expr import Expr, sint
 from ferrule.ir.lazy import LazyBuffer
@@ -176,7 +177,7 @@ def _translated(
 ) -> list[LazyBuffer | None]:
     """The nodes for all lanes, made of `wide` leaves; None for those that are the same for each."""
     nodes: dict[LazyBuffer, LazyBuffer | None] = {**wide}
-    for node in toposort_until(roots, wide):
+    for node in toposort(roots, everything=True, known=wide):
         sources = [nodes[source] for source in node.srcs]
         known = all(source is None for source in sources)
         nodes[node] = None if known else over_lanes(node, sources, size)

@@ -27,7 +27,8 @@ from ferrule.autograd import (
 from ferrule.autograd.backward import entries_below, pull_back
 from ferrule.base.records import dataclass
 from ferrule.engine.loop import Results, loop_results
-from ferrule.engine.loop_body import Body, Trips, made_of, placeholder, toposort_until
+from ferrule.engine.loop_body import Body, Trips, made_of, placeholder
+from ferrule.fusion.graph import toposort
 from ferrule.ir.dtype import dtypes
 from ferrule.ir.lazy import LazyBuffer
 from ferrule.ir.lazyop import FunctionOps, LoadOps, MovementOps, ReduceOps, UnaryOps
@@ -129,9 +130,10 @@ def _results(
     read = [j for j, row in enumerate(trip.rows) if 0 not in row.shape]
     given = [k for k in range(n, len(outs)) if 0 not in outs[k].shape]
     leaves_of = [trip.rows[j].node for j in read]
-    reached = toposort_until(
+    reached = toposort(
         [outs[k] for k in (*carried, *given)],
-        {v: None for v in [*[trip.carries[k].node for k in carried], *leaves_of, *trip.known]},
+        everything=True,
+        known=[*[trip.carries[k].node for k in carried], *leaves_of, *trip.known],
     )
     sources = {source for node in reached for source in node.srcs} | set(outs)
     used = [j for j in read if trip.rows[j].node in sources]
@@ -239,7 +241,7 @@ def _read_by(nodes: Sequence[LazyBuffer], trip: Trip, mark: int, since: int | No
     """
     leaves = [value.node for value in (*trip.carries, *trip.rows)]
     varying = made_of(nodes, leaves)
-    below = set(toposort_until(nodes, {}))
+    below = set(toposort(nodes, everything=True))
     if since is not None:
         varying |= {node for node in below if node.serial >= since and node.realized is None}
     stored: dict[LazyBuffer, None] = {}
