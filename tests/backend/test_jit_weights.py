@@ -15,11 +15,13 @@ from hypothesis import strategies as st
 
 from ferrule import Tensor, TinyJit, nn
 from ferrule.base.config import Context
+from ferrule.device import Compiled
 from ferrule.engine.realize import settle_writes
 from ferrule.helpers import GlobalCounters
 from ferrule.ir.buffer import Buffer
 from ferrule.nn.optim import SGD
 from ferrule.nn.state import get_state_dict, load_state_dict
+from ferrule.ops import LazyOp
 
 Array = np.ndarray[Any, Any]
 ROWS, TERMS, COLUMNS = 48, 128, 192
@@ -329,3 +331,25 @@ def test_any_order_of_writes_and_calls(steps: list[Any]) -> None:
             product.expected = numbers(number, COLUMNS, TERMS)
             step(product, product.expected)
     product.check(2)
+
+
+@pytest.mark.parametrize("images", [1, 8])
+def test_schedules_of_packed_filters_know_that_they_are_constant(
+    images: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[frozenset[int]] = []
+    linearizer = Compiled.get_linearizer
+
+    def noting(device: Compiled, ast: LazyOp, constants: frozenset[int] = frozenset()) -> Any:
+        asked.append(constants)
+        return linearizer(device, ast, constants)
+
+    monkeypatch.setattr(Compiled, "get_linearizer", noting)
+    layer = nn.Conv2d(16, 160 + images, 3, padding=1, bias=False)  # a kernel of this test alone
+    layer.weight.realize()
+    x = Tensor(numbers(0, images, 16, 14, 14)).realize()
+    run = TinyJit(lambda x: layer(x).realize())
+    plain = layer(x).numpy()
+    for _ in range(4):
+        np.testing.assert_array_equal(run(x).numpy(), plain)
+    assert frozenset({2}) in asked

@@ -10,6 +10,7 @@ from tests.planning import Work
 import ferrule.fusion
 from ferrule import Tensor, TinyJit, nn
 from ferrule.fusion.plans.graph_key import KeyedGraph
+from ferrule.ir.target import Target
 
 X = np.random.default_rng(0).standard_normal((200, 6)).astype(np.float32)
 LENGTHS = [7, 12, 3, 40, 2, 1, 0, 9, 64, 65, 150, 11, 1, 0, 66]
@@ -151,6 +152,34 @@ def test_a_capture_that_is_replayed_often_gets_kernels_of_its_own(
         symbolic.append(any(ast.vars() for ast in kernels))
     # Captured in call 2, replayed six times, and captured anew.
     assert symbolic[1:] == [False, *[True] * 7, *[False] * 5]
+
+
+def test_equal_kernels_of_a_capture_are_compiled_once(
+    work: Work, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """So a chain of them gets kernels of its own after as many replays as one of them would."""
+    seen: list[tuple[int, float]] = []
+
+    def noting(costs: list[tuple[int, int]], target: Target) -> float:
+        seen.append((len(costs), 12.0 * len(costs)))
+        return seen[-1][1]
+
+    monkeypatch.setattr("ferrule.jit.batch.uses_worth_kernels", noting)
+
+    weight = Tensor(X[:6]).realize()
+
+    def chain(x: Tensor) -> Tensor:
+        for _ in range(4):
+            x = x @ weight
+        return x.realize()
+
+    function = TinyJit(chain)
+    for rows in (X[:30], X[:45], X[:45]):
+        function(Tensor(rows).realize())
+    ((count, _),) = seen
+    assert count > 1
+    (replay,) = function._replays.values()
+    assert replay.batch.enough == 12
 
 
 def test_constants_in_memory_are_no_data_of_the_host(work: Work) -> None:

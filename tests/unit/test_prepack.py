@@ -131,6 +131,9 @@ def test_the_order_of_loops_for_constant_filters_changes_no_bit(
     found = prepack(constant, RIGHT, (*sizes_of(value, shapes[0]), 1 << 30), target)
     assert [copy.source for copy in found.copies] == [2]
     check(own, found, [numbers(*value.shape), *(numbers(*shape) for shape in shapes)], target)
+    if images > 1:
+        orders = [kernel.roots[0].loops[0].range.name for kernel in (own, constant)]
+        assert [order.startswith("i0.0") for order in orders] == [False, True]
 
 
 def test_a_batch_of_matrices_is_packed_whole() -> None:
