@@ -27,6 +27,7 @@ modules of `ferrule.tensor` are. A parameter called `axis` may be called `dim` a
 MODULES = {
     "ferrule": "ferrule",
     "ferrule.fft": "ferrule.fft",
+    "ferrule.onnx": "ferrule.onnx",
     "ferrule.signal": "ferrule.signal",
     "ferrule.signal.windows": "ferrule.signal.windows",
     "ferrule.nn": "ferrule.nn",

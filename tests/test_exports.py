@@ -42,6 +42,7 @@ PUBLIC = {
     "linearize",
     "nn",
     "no_grad",
+    "onnx",
     "scan",
     "set_float32_matmul_precision",
     "set_num_threads",

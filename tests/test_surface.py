@@ -115,6 +115,7 @@ MODULES = {
     "ferrule.nn.utils": """
         clip_grad_norm_ clip_grad_value_ get_total_norm parameters_to_vector vector_to_parameters
     """,
+    "ferrule.onnx": "load Model OnnxError",
     "ferrule.signal": "stft istft windows",
     "ferrule.nn.state": """
         get_parameters get_state_dict load_state_dict safe_save safe_load npz_save npz_load

@@ -126,6 +126,18 @@ def _calibrate(arguments: argparse.Namespace) -> int:
     return 0
 
 
+def _onnx(arguments: argparse.Namespace) -> int:
+    from ferrule.onnx import commands
+    from ferrule.onnx.values import OnnxError
+
+    chosen = getattr(commands, arguments.action)
+    more = (arguments.output,) if arguments.action == "run" else ()
+    try:
+        return int(chosen(arguments.model, arguments.input, arguments.size, *more))
+    except (OnnxError, ImportError, MemoryError, OSError) as error:
+        return _fail(error)
+
+
 # Parsing
 
 
@@ -139,6 +151,7 @@ def _parser() -> argparse.ArgumentParser:
     info.set_defaults(command=_info)
     calibrate = commands.add_parser("calibrate", help="measure the speeds of this machine's cores")
     calibrate.set_defaults(command=_calibrate)
+    _add_onnx(commands.add_parser("onnx", help="show, run, check or time a model in ONNX's format"))
     _add_cache(commands.add_parser("cache", help="show or clear the cache of compiled kernels"))
     return parser
 
@@ -150,6 +163,32 @@ def _add_demo(parser: argparse.ArgumentParser) -> None:
     demo.add_argument("--epochs", type=_whole_number(1), default=digits.Options.epochs)
     demo.add_argument("--seed", type=_whole_number(0), default=digits.Options.seed)
     demo.set_defaults(command=_demo_digits)
+
+
+_ONNX_ACTIONS = {
+    "info": "show what it takes and gives, its parameters, and what a call costs",
+    "run": "run it, on files or on random inputs",
+    "check": "compare all values with ONNX's reference implementation",
+    "bench": "time it, beside ONNX Runtime if that is installed",
+}
+
+
+def _add_onnx(parser: argparse.ArgumentParser) -> None:
+    actions = parser.add_subparsers(metavar="ACTION", required=True)
+    for name, text in _ONNX_ACTIONS.items():
+        action = actions.add_parser(name, help=text)
+        action.add_argument("model", help="a file in ONNX's format")
+        action.add_argument(
+            *("--input",), action="append", default=[], metavar="NAME=FILE.npy",
+            help="an input; others are random",
+        )  # fmt: skip
+        action.add_argument(
+            *("--size",), action="append", default=[], metavar="AXIS=N",
+            help="the size of an axis that may vary; 1 for others",
+        )  # fmt: skip
+        if name == "run":
+            action.add_argument("--output", metavar="FOLDER", help="where to write the outputs")
+        action.set_defaults(command=_onnx, action=name)
 
 
 def _add_cache(parser: argparse.ArgumentParser) -> None:

@@ -24,6 +24,7 @@ from ferrule.ir.shape.view import ShapeError
 from ferrule.jit.tuning import TuneError
 from ferrule.nn.optim import OptimizerError, TrainingModeWarning
 from ferrule.nn.state import StateError
+from ferrule.onnx.values import OnnxError
 from ferrule.runtime.cuda.driver import CUDAError
 from ferrule.tensor.algebra.solving import LinalgError
 from ferrule.transforms.batching import VmapError
@@ -42,6 +43,7 @@ __all__ = [
     "JitError",
     "LinalgError",
     "LoopError",
+    "OnnxError",
     "OpError",
     "OpTypeError",
     "OptimizerError",

@@ -494,7 +494,8 @@ class State:
     def _look_into_attributes(self, value: object) -> None:
         kind: Any = type(value)
         own = attributes(value)
-        self.classes.append((weakly(value), kind, own if attributes(value) is own else None))
+        if kind.__dictoffset__ or not issubclass(kind, tuple):  # a named tuple stays what it is
+            self.classes.append((weakly(value), kind, own if attributes(value) is own else None))
         self._look_into_class(kind)
         self._objects.append(value)
         self._hold(own)

@@ -1,0 +1,201 @@
+"""`load`: a model in ONNX's format, as a function of tensors."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from ferrule.autograd import no_grad
+from ferrule.ir.buffer import AllocationSizeError
+from ferrule.ir.dtype import dtypes
+from ferrule.onnx.graph import Builder, Graph, Node, unsupported, versions_of, without_rules
+from ferrule.onnx.values import Array, Constant, OnnxError, Value, as_tensor, dtype_of
+from ferrule.onnx.weights import Weight, mapped, split
+from ferrule.tensor import Tensor
+
+
+class Port(NamedTuple):
+    """An input or an output of a model."""
+
+    name: str
+    dtype: str
+    """The name of a data type, or what else it is."""
+    shape: tuple[int | str | None, ...] | None
+    """Sizes; a name for one that may vary, None for one that is not known."""
+
+
+class Model:
+    """A model of ONNX: call it with its inputs, by position or by name.
+
+    Its tensors have the names that they have in the file: `nn.state.get_state_dict(model)` lists
+    them, `load_state_dict` replaces them, and an optimiser takes `get_parameters(model)`.
+    """
+
+    # The attributes are its tensors.
+    __slots__ = ("__dict__", "__weakref__", "_graph", "_host", "inputs", "outputs")
+
+    def __init__(self, proto: Any, weights: Sequence[Weight]) -> None:
+        from onnx import numpy_helper
+
+        graph, needed = Builder(versions_of(proto)).graph(proto.graph)
+        arrays = {t.name: np.asarray(numpy_helper.to_array(t)) for t in proto.graph.initializer}
+        arrays |= {weight.name: weight.array for weight in weights}
+        self.inputs = tuple(_port(value) for value in proto.graph.input if value.name not in arrays)
+        self.outputs = tuple(_port(value) for value in proto.graph.output)
+        self._host = frozenset(needed & {port.name for port in self.inputs})
+        constants = []
+        used, statistics = _uses(graph)
+        for name, array in arrays.items():
+            if name in used and dtypes.is_float(dtypes.from_np(array.dtype)):
+                vars(self)[name] = Tensor(array, requires_grad=name not in statistics)
+            else:
+                constants.append((name, Constant.of(array, name in needed)))
+        with no_grad():
+            self._graph = graph._replace(constants=tuple(constants)).folded(needed)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """The outputs for these inputs: a tensor, or a tuple of several."""
+        values = self.values(*args, **kwargs)
+        results = [_result(values[name]) for name in self._graph.outputs]
+        return results[0] if len(results) == 1 else tuple(results)
+
+    def values(self, *args: Any, **kwargs: Any) -> dict[str, Value]:
+        """All values by their names in the file: inputs, outputs, and what is between them."""
+        values: dict[str, Value] = {**vars(self), **self._bound(args, kwargs)}
+        self._graph.run(values)
+        return values
+
+    @property
+    def nodes(self) -> Sequence[Node]:
+        """The nodes that a call runs, in order."""
+        return self._graph.nodes
+
+    def _bound(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Value]:
+        names = [port.name for port in self.inputs]
+        if len(args) > len(names):
+            raise TypeError(f"the model takes {len(names)} inputs, {names}; {len(args)} were given")
+        bound = dict(zip(names, args, strict=False))
+        for name, value in kwargs.items():
+            if name not in names:
+                raise TypeError(f"the model has no input {name!r}; it has {names}")
+            if name in bound:
+                raise TypeError(f"input {name!r} is given twice")
+            bound[name] = value
+        missing = [name for name in names if name not in bound]
+        if missing:
+            raise TypeError(f"the inputs {missing} are missing")
+        return {port.name: self._input(port, bound[port.name]) for port in self.inputs}
+
+    def _input(self, port: Port, value: Any) -> Value:
+        if value is None or (isinstance(value, list | tuple) and port.shape is None):
+            return None if value is None else [as_tensor(np.asarray(part)) for part in value]
+        array = value if isinstance(value, Tensor | np.ndarray) else np.asarray(value)
+        if port.shape is not None:
+            _check_shape(port, tuple(array.shape))
+        return array if port.name in self._host else as_tensor(array)
+
+
+def _check_shape(port: Port, shape: tuple[Any, ...]) -> None:
+    fits = len(shape) == len(port.shape or ()) and all(
+        not isinstance(size, int) or size == given
+        for size, given in zip(port.shape or (), shape, strict=True)
+    )
+    if not fits:
+        raise OnnxError(f"input {port.name!r} has the shape {shape}; it must be {port.shape}")
+
+
+def _result(value: Value) -> Any:
+    if isinstance(value, list):
+        return [_result(part) for part in value]
+    return value if value is None else as_tensor(value)
+
+
+def _port(value: Any) -> Port:
+    kind = value.type.WhichOneof("value")
+    if kind != "tensor_type":
+        return Port(value.name, kind or "unknown", None)
+    tensor = value.type.tensor_type
+    dtype = str(dtype_of(tensor.elem_type)) if tensor.elem_type else "unknown"
+    if not tensor.HasField("shape"):
+        return Port(value.name, dtype, None)
+    sizes = [
+        size.dim_value if size.HasField("dim_value") else (size.dim_param or None)
+        for size in tensor.shape.dim
+    ]
+    return Port(value.name, dtype, tuple(sizes))
+
+
+def _uses(graph: Graph) -> tuple[set[str], set[str]]:
+    """The names that something computes with, and those of which no gradient is wanted."""
+    used: set[str] = set(graph.outputs)
+    statistics: set[str] = set()
+    for node in graph.all_nodes():
+        for place, name in enumerate(node.inputs):
+            if node.entry.is_statistic(place):
+                statistics.add(name)
+            if not node.entry.is_host(place) and not node.needed:
+                used.add(name)
+    return used, statistics
+
+
+def load(source: str | os.PathLike[str] | bytes) -> Model:
+    """The model in a file of ONNX's format, or in its bytes.
+
+    The weights, those in files beside it too, are mapped into memory and copied once, into the
+    model's tensors. Called with tensors or NumPy arrays, by position or by name, the model gives a
+    tensor, or a tuple of several. It works in `TinyJit`, `grad` and `vmap`, and can be trained:
+    `nn.state.get_state_dict(model)` has its tensors under the names in the file.
+
+    Raises `OnnxError` if the model is not valid, or has operators or data types that are not
+    supported: the message lists them all.
+
+    >>> import ferrule
+    >>> from onnx import helper
+    >>> x, y = (helper.make_tensor_value_info(name, 1, ["n", 2]) for name in "xy")
+    >>> graph = helper.make_graph([helper.make_node("Relu", ["x"], ["y"])], "graph", [x], [y])
+    >>> model = ferrule.onnx.load(helper.make_model(graph).SerializeToString())
+    >>> model(ferrule.Tensor([[-1.0, 2.0]])).tolist()
+    [[0.0, 2.0]]
+    """
+    if isinstance(source, bytes):
+        return _loaded(np.frombuffer(source, np.uint8), None)
+    path = Path(source)
+    return _loaded(mapped(path), path.parent)
+
+
+def from_proto(proto: Any) -> Model:
+    """The model that an `onnx.ModelProto` describes; see `load`."""
+    return load(proto.SerializeToString())
+
+
+def _loaded(data: Array, folder: Path | None) -> Model:
+    import onnx
+
+    try:
+        proto, weights = split(data, folder)
+        onnx.checker.check_model(proto)
+        return of_checked(proto, weights)
+    except (onnx.checker.ValidationError, UnicodeDecodeError, AllocationSizeError) as error:
+        raise OnnxError(f"no valid model: {str(error).strip().splitlines()[0]}") from error
+
+
+def of_checked(proto: Any, weights: Sequence[Weight]) -> Model:
+    """The model that an `onnx.ModelProto` describes, which is known to be valid.
+
+    `weights` are tensors that are inputs in it. Raises `OnnxError` for what is not supported.
+    """
+    from onnx import inliner
+
+    if proto.functions:
+        proto = inliner.inline_local_functions(proto)
+    missing = sorted(set(without_rules(proto.graph, versions_of(proto))))
+    if missing:
+        proto = inliner.inline_selected_functions(proto, missing, inline_schema_functions=True)
+    problems = list(unsupported(proto.graph, versions_of(proto)))
+    if problems:
+        raise OnnxError("the model is not supported:\n" + "\n".join(problems))
+    return Model(proto, weights)

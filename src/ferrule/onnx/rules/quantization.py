@@ -1,0 +1,138 @@
+"""Quantised numbers: integers of 8 or 16 bits, or floats of 8, with a scale and a zero point."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ferrule.ir.dtype import DType, dtypes
+from ferrule.onnx.registry import rule
+from ferrule.onnx.rules.elementwise import cast
+from ferrule.onnx.rules.products import shifted
+from ferrule.onnx.rules.windows import conv
+from ferrule.onnx.values import dtype_of, number_of
+from ferrule.tensor import Tensor
+
+
+def _spread(values: Tensor, x: Tensor, axis: int, block: int) -> Tensor:
+    """Scales or zero points, one for all of `x`, for each along an axis, or for blocks along it."""
+    if values.numel() == 1 and not block:
+        return values.reshape(())
+    axis %= x.ndim
+    if block:
+        return values.repeat_interleave(block, axis)[tuple(slice(0, size) for size in x.shape)]
+    shape = [1] * x.ndim
+    shape[axis] = -1
+    return values.reshape(*shape)
+
+
+def quantized(x: Tensor, scale: Tensor, zero: Tensor | None, dtype: DType) -> Tensor:
+    """The nearest quantised numbers."""
+    scaled = x / scale
+    if dtypes.is_float(dtype):
+        return cast(scaled, to=number_of(dtype))
+    rounded = scaled.round()
+    if zero is not None:
+        rounded = rounded + zero.cast(rounded.dtype)
+    return rounded.clip(dtypes.min(dtype), dtypes.max(dtype)).cast(dtype)
+
+
+@rule("QuantizeLinear", 10)
+def quantize_linear(
+    x: Tensor,
+    scale: Tensor,
+    zero_point: Tensor | None = None,
+    *,
+    axis: int = 1,
+    block_size: int = 0,
+    output_dtype: int = 0,
+    precision: int = 0,
+    saturate: int = 1,
+) -> Tensor:
+    dtype = zero_point.dtype if zero_point is not None else dtypes.uint8
+    if output_dtype:
+        dtype = dtype_of(output_dtype)
+    wide = x.cast(dtype_of(precision)) if precision else x
+    if not dtypes.is_float(wide.dtype):
+        wide = wide.cast(dtypes.float32)
+    offset = None if zero_point is None else _spread(zero_point, x, axis, block_size)
+    return quantized(wide, _spread(scale, x, axis, block_size).cast(wide.dtype), offset, dtype)
+
+
+@rule("DequantizeLinear", 10)
+def dequantize_linear(
+    x: Tensor,
+    scale: Tensor,
+    zero_point: Tensor | None = None,
+    *,
+    axis: int = 1,
+    block_size: int = 0,
+    output_dtype: int = 0,
+) -> Tensor:
+    dtype = dtype_of(output_dtype) if output_dtype else scale.dtype
+    if dtypes.is_float(x.dtype):
+        value = x.cast(dtypes.float32)
+    else:
+        value = x.cast(dtypes.int32)
+        if zero_point is not None:
+            value = value - _spread(zero_point, x, axis, block_size).cast(dtypes.int32)
+    factor = _spread(scale, x, axis, block_size)
+    return (value.cast(dtypes.float32) * factor.cast(dtypes.float32)).cast(dtype)
+
+
+@rule("DynamicQuantizeLinear", 11)
+def dynamic_quantize_linear(x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    low, high = x.min().minimum(0.0), x.max().maximum(0.0)
+    scale = (high - low) / 255
+    zero = (-low / (scale == 0).where(1.0, scale)).round().clip(0, 255)
+    y = ((x / (scale == 0).where(1.0, scale)).round() + zero).clip(0, 255)
+    return y.cast(dtypes.uint8), scale, zero.cast(dtypes.uint8)
+
+
+@rule("QLinearMatMul", 10)
+def q_linear_matmul(
+    a: Tensor,
+    a_scale: Tensor,
+    a_zero: Tensor,
+    b: Tensor,
+    b_scale: Tensor,
+    b_zero: Tensor,
+    y_scale: Tensor,
+    y_zero: Tensor,
+) -> Tensor:
+    total = (shifted(a, a_zero, -2) @ shifted(b, b_zero, -1)).cast(dtypes.float32)
+    a_factor = a_scale.unsqueeze(-1) if a_scale.ndim == 1 and a_scale.numel() > 1 else a_scale
+    factor = a_factor.cast(dtypes.float32) * b_scale.cast(dtypes.float32)
+    scale = factor / y_scale.cast(dtypes.float32)
+    if scale.numel() == 1:
+        scale = scale.reshape(())
+    offset = y_zero.reshape(()) if y_zero.numel() == 1 else y_zero
+    return quantized(total * scale, Tensor(1.0), offset, y_zero.dtype)
+
+
+@rule("QLinearConv", 10)
+def q_linear_conv(
+    x: Tensor,
+    x_scale: Tensor,
+    x_zero: Tensor,
+    w: Tensor,
+    w_scale: Tensor,
+    w_zero: Tensor,
+    y_scale: Tensor,
+    y_zero: Tensor,
+    bias: Tensor | None = None,
+    *,
+    auto_pad: str = "NOTSET",
+    dilations: Sequence[int] | None = None,
+    group: int = 1,
+    kernel_shape: Sequence[int] | None = None,
+    pads: Sequence[int] | None = None,
+    strides: Sequence[int] | None = None,
+) -> Tensor:
+    total = conv(
+        shifted(x, x_zero), shifted(w, w_zero, 0), bias, auto_pad=auto_pad, dilations=dilations,
+        group=group, pads=pads, strides=strides,
+    )  # fmt: skip
+    scale = x_scale.reshape(()) * w_scale / y_scale.reshape(())
+    scale = scale.reshape(()) if scale.numel() == 1 else scale.reshape(1, -1, *(1,) * (x.ndim - 2))
+    scaled = total.cast(dtypes.float32) * scale
+    return quantized(scaled, Tensor(1.0), y_zero.reshape(()), y_zero.dtype)

@@ -1,0 +1,270 @@
+"""Recurrent layers: RNN, GRU and LSTM, each a scan over the steps."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from ferrule.onnx.registry import rule
+from ferrule.onnx.values import OnnxError
+from ferrule.tensor import Tensor
+from ferrule.transforms.loops import scan
+
+Activation = Callable[[Tensor], Tensor]
+State = tuple[Tensor, ...]
+
+
+def _activation(name: str, alpha: float | None, beta: float | None) -> Activation:
+    a, b = alpha, beta
+    known: dict[str, Activation] = {
+        "affine": lambda x: (1.0 if a is None else a) * x + (0.0 if b is None else b),
+        "elu": lambda x: x.elu(1.0 if a is None else a),
+        "hardsigmoid": lambda x: ((0.2 if a is None else a) * x + (0.5 if b is None else b)).clip(
+            0, 1
+        ),
+        "leakyrelu": lambda x: x.leaky_relu(0.01 if a is None else a),
+        "relu": lambda x: x.relu(),
+        "scaledtanh": lambda x: (1.0 if a is None else a) * ((1.0 if b is None else b) * x).tanh(),
+        "sigmoid": lambda x: x.sigmoid(),
+        "softplus": lambda x: x.softplus(),
+        "softsign": lambda x: x.softsign(),
+        "tanh": lambda x: x.tanh(),
+        "thresholdedrelu": lambda x: (x > (1.0 if a is None else a)).where(x, 0.0),
+    }
+    if name.lower() not in known:
+        raise OnnxError(f"there is no activation {name!r}")
+    return known[name.lower()]
+
+
+# The functions that take a parameter alpha, and those that take beta too: lists of parameters have
+# no entries for the others.
+_WITH_ALPHA = {
+    "affine", "elu", "hardsigmoid", "leakyrelu", "scaledtanh", "thresholdedrelu",
+}  # fmt: skip
+_WITH_BETA = {"affine", "hardsigmoid", "scaledtanh"}
+
+
+def _activations(
+    names: Sequence[str],
+    alphas: Sequence[float] | None,
+    betas: Sequence[float] | None,
+) -> list[Activation]:
+    alpha, beta = iter(alphas or ()), iter(betas or ())
+    return [
+        _activation(
+            name,
+            next(alpha, None) if name.lower() in _WITH_ALPHA else None,
+            next(beta, None) if name.lower() in _WITH_BETA else None,
+        )
+        for name in names
+    ]
+
+
+class _Direction:
+    """The weights of one direction of a layer, and its activation functions."""
+
+    def __init__(
+        self,
+        w: Tensor,
+        r: Tensor,
+        b: Tensor | None,
+        functions: list[Activation],
+        clip: float | None,
+    ) -> None:
+        self.w, self.r = w, r
+        self.size = r.shape[-1]
+        gates = r.shape[0]
+        self.input_bias = None if b is None else b[:gates]
+        self.state_bias = None if b is None else b[gates:]
+        self.functions = functions if clip is None else [_clipped(f, clip) for f in functions]
+
+    def part(self, values: Tensor, gate: int) -> Tensor:
+        """The part of a gate, along the last axis."""
+        return values[..., gate * self.size : (gate + 1) * self.size]
+
+
+def _clipped(function: Activation, bound: float) -> Activation:
+    return lambda x: function(x.clip(-bound, bound))
+
+
+def _layer(
+    x: Tensor,
+    w: Tensor,
+    r: Tensor,
+    b: Tensor | None,
+    lengths: Tensor | None,
+    starts: Sequence[Tensor | None],
+    direction: str,
+    layout: int,
+    names: Sequence[str],
+    settings: tuple[Any, Any, Any, Any],
+    cell: Callable[[_Direction, Tensor, State, int], State],
+) -> tuple[Tensor, ...]:
+    """A layer in one direction or both: all outputs, and the last ones of each state."""
+    given, alphas, betas, clip = settings
+    if layout:
+        x = x.transpose(0, 1)
+    batch = x.shape[1]
+    count = w.shape[0]
+    functions = _activations(given or list(names) * count, alphas, betas)
+    each = len(functions) // count
+    outputs, lasts = [], []
+    for side in range(count):
+        backwards = direction == "reverse" or side == 1
+        weights = _Direction(
+            w[side], r[side], None if b is None else b[side],
+            functions[side * each : (side + 1) * each], clip,
+        )  # fmt: skip
+        first = tuple(
+            Tensor.zeros(batch, weights.size, dtype=x.dtype)
+            if start is None
+            else (start[:, side] if layout else start[side])
+            for start in starts
+        )
+        ys, last = _run(weights, x, lengths, first, backwards, side, cell)
+        outputs.append(ys)
+        lasts.append(last)
+    y = Tensor.stack(*outputs, dim=1)  # (steps, directions, batch, size)
+    states = [Tensor.stack(*parts) for parts in zip(*lasts, strict=True)]
+    if layout:
+        y, states = y.permute(2, 0, 1, 3), [state.transpose(0, 1) for state in states]
+    return (y, *states)
+
+
+def _run(
+    weights: _Direction,
+    x: Tensor,
+    lengths: Tensor | None,
+    first: State,
+    backwards: bool,
+    side: int,
+    cell: Callable[[_Direction, Tensor, State, int], State],
+) -> tuple[Tensor, State]:
+    inputs = x @ weights.w.transpose(0, 1)
+    if weights.input_bias is not None:
+        inputs = inputs + weights.input_bias
+    numbers = Tensor.arange(x.shape[0])
+
+    def step(state: State, row: tuple[Tensor, Tensor]) -> tuple[State, Tensor]:
+        given, number = row
+        new = cell(weights, given, state, side)
+        if lengths is None:
+            return new, new[0]
+        going = (number < lengths).unsqueeze(1)
+        kept = tuple(going.where(n, old) for n, old in zip(new, state, strict=True))
+        return kept, going.where(new[0], 0.0)
+
+    last, ys = scan(step, first, (inputs, numbers), reverse=backwards)
+    return ys, last
+
+
+@rule("RNN", 7)
+def rnn(
+    x: Tensor,
+    w: Tensor,
+    r: Tensor,
+    b: Tensor | None = None,
+    sequence_lens: Tensor | None = None,
+    initial_h: Tensor | None = None,
+    *,
+    activation_alpha: Sequence[float] | None = None,
+    activation_beta: Sequence[float] | None = None,
+    activations: Sequence[str] | None = None,
+    clip: float | None = None,
+    direction: str = "forward",
+    hidden_size: int | None = None,
+    layout: int = 0,
+) -> tuple[Tensor, ...]:
+    def cell(d: _Direction, given: Tensor, state: State, side: int) -> State:
+        total = given + state[0] @ d.r.transpose(0, 1)
+        if d.state_bias is not None:
+            total = total + d.state_bias
+        return (d.functions[0](total),)
+
+    settings = (activations, activation_alpha, activation_beta, clip)
+    return _layer(
+        x, w, r, b, sequence_lens, [initial_h], direction, layout, ["Tanh"], settings, cell
+    )
+
+
+@rule("GRU", 7)
+def gru(
+    x: Tensor,
+    w: Tensor,
+    r: Tensor,
+    b: Tensor | None = None,
+    sequence_lens: Tensor | None = None,
+    initial_h: Tensor | None = None,
+    *,
+    activation_alpha: Sequence[float] | None = None,
+    activation_beta: Sequence[float] | None = None,
+    activations: Sequence[str] | None = None,
+    clip: float | None = None,
+    direction: str = "forward",
+    hidden_size: int | None = None,
+    layout: int = 0,
+    linear_before_reset: int = 0,
+) -> tuple[Tensor, ...]:
+    def cell(d: _Direction, given: Tensor, state: State, side: int) -> State:
+        (h,) = state
+        f, g = d.functions
+        size = d.size
+
+        def through(values: Tensor, low: int, high: int) -> Tensor:
+            y = values @ d.r[low * size : high * size].transpose(0, 1)
+            return y if d.state_bias is None else y + d.state_bias[low * size : high * size]
+
+        gates = f(given[..., : 2 * size] + through(h, 0, 2))
+        update, reset = gates[..., :size], gates[..., size:]
+        inner = reset * through(h, 2, 3) if linear_before_reset else through(reset * h, 2, 3)
+        new = g(d.part(given, 2) + inner)
+        return ((1 - update) * new + update * h,)
+
+    settings = (activations, activation_alpha, activation_beta, clip)
+    return _layer(
+        x, w, r, b, sequence_lens, [initial_h], direction, layout, ["Sigmoid", "Tanh"], settings,
+        cell,
+    )  # fmt: skip
+
+
+@rule("LSTM", 7)
+def lstm(
+    x: Tensor,
+    w: Tensor,
+    r: Tensor,
+    b: Tensor | None = None,
+    sequence_lens: Tensor | None = None,
+    initial_h: Tensor | None = None,
+    initial_c: Tensor | None = None,
+    p: Tensor | None = None,
+    *,
+    activation_alpha: Sequence[float] | None = None,
+    activation_beta: Sequence[float] | None = None,
+    activations: Sequence[str] | None = None,
+    clip: float | None = None,
+    direction: str = "forward",
+    hidden_size: int | None = None,
+    input_forget: int = 0,
+    layout: int = 0,
+) -> tuple[Tensor, ...]:
+    def cell(d: _Direction, given: Tensor, state: State, side: int) -> State:
+        h, c = state
+        f, g, out = d.functions
+        total = given + h @ d.r.transpose(0, 1)
+        if d.state_bias is not None:
+            total = total + d.state_bias
+
+        def peeped(gate: int, peephole: int, cell_state: Tensor) -> Tensor:
+            y = d.part(total, gate)
+            return y if p is None else y + d.part(p[side], peephole) * cell_state
+
+        entering = f(peeped(0, 0, c))
+        kept = 1 - entering if input_forget else f(peeped(2, 2, c))
+        new = kept * c + entering * g(d.part(total, 3))
+        return f(peeped(1, 1, new)) * out(new), new
+
+    settings = (activations, activation_alpha, activation_beta, clip)
+    return _layer(
+        x, w, r, b, sequence_lens, [initial_h, initial_c], direction, layout,
+        ["Sigmoid", "Tanh", "Tanh"], settings, cell,
+    )  # fmt: skip

@@ -1,0 +1,443 @@
+"""Models in ONNX's format: loaded, called, captured, trained; and files that are no good."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+
+onnx = pytest.importorskip("onnx", reason="the onnx package is not installed")
+
+from onnx import TensorProto, helper, numpy_helper  # noqa: E402
+
+import ferrule  # noqa: E402
+from ferrule import Tensor, TinyJit, cli, nn  # noqa: E402
+from ferrule.errors import ShapeError  # noqa: E402
+from ferrule.nn.state import get_parameters, get_state_dict, load_state_dict  # noqa: E402
+from ferrule.onnx import Model, OnnxError, load  # noqa: E402
+
+Array = npt.NDArray[Any]
+Shape = Sequence[int | str]
+
+
+def port(name: str, shape: Shape, dtype: int = TensorProto.FLOAT) -> Any:
+    return helper.make_tensor_value_info(name, dtype, shape)
+
+
+def proto(
+    nodes: Sequence[Any],
+    inputs: Sequence[Any],
+    outputs: Sequence[Any],
+    weights: dict[str, Array] | None = None,
+    version: int = 17,
+) -> Any:
+    tensors = [numpy_helper.from_array(array, name) for name, array in (weights or {}).items()]
+    graph = helper.make_graph(list(nodes), "graph", list(inputs), list(outputs), tensors)
+    opsets = [helper.make_opsetid("", version)]
+    return helper.make_model(graph, opset_imports=opsets, ir_version=9)
+
+
+def loaded(*args: Any, **kwargs: Any) -> Model:
+    return load(proto(*args, **kwargs).SerializeToString())
+
+
+RNG = np.random.default_rng(0)
+WEIGHTS = {
+    "fc1.weight": RNG.standard_normal((4, 300)).astype(np.float32),
+    "fc1.bias": RNG.standard_normal(300).astype(np.float32),
+    "fc2.weight": RNG.standard_normal((300, 2)).astype(np.float32),
+}
+LAYERS = [
+    helper.make_node("MatMul", ["x", "fc1.weight"], ["a"]),
+    helper.make_node("Add", ["a", "fc1.bias"], ["b"]),
+    helper.make_node("Relu", ["b"], ["c"]),
+    helper.make_node("MatMul", ["c", "fc2.weight"], ["y"]),
+]
+
+
+def mlp() -> Any:
+    return proto(LAYERS, [port("x", ["n", 4])], [port("y", ["n", 2])], WEIGHTS)
+
+
+def expected(x: Array) -> Array:
+    w = WEIGHTS
+    return np.maximum(x @ w["fc1.weight"] + w["fc1.bias"], 0) @ w["fc2.weight"]
+
+
+def examples(n: int) -> Array:
+    return RNG.standard_normal((n, 4)).astype(np.float32)
+
+
+def close(found: Tensor, wanted: Array) -> None:
+    np.testing.assert_allclose(found.numpy(), wanted, 1e-4, 1e-4)
+
+
+# Calls
+
+
+def test_inputs_go_by_position_and_by_name() -> None:
+    model = load(mlp().SerializeToString())
+    x = examples(3)
+    close(model(x), expected(x))
+    close(model(x=Tensor(x)), expected(x))
+    assert model.inputs[0] == ("x", "dtypes.float32", ("n", 4))
+    assert [output.name for output in model.outputs] == ["y"]
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda model: model(), r"the inputs \['x'\] are missing"),
+        (lambda model: model(1, 2), "takes 1 inputs"),
+        (lambda model: model(z=1), "no input 'z'"),
+        (lambda model: model(examples(1), x=examples(1)), "'x' is given twice"),
+    ],
+)
+def test_a_wrong_call_names_the_input(call: Any, message: str) -> None:
+    with pytest.raises(TypeError, match=message):
+        call(load(mlp().SerializeToString()))
+
+
+@pytest.mark.parametrize("shape", [(3, 5), (4,), (3, 4, 1)])
+def test_a_wrong_shape_names_the_input(shape: tuple[int, ...]) -> None:
+    with pytest.raises(OnnxError, match="input 'x' has the shape"):
+        load(mlp().SerializeToString())(np.zeros(shape, np.float32))
+
+
+def test_several_outputs_are_a_tuple() -> None:
+    nodes = [helper.make_node("Split", ["x"], ["y", "z"], axis=1)]
+    model = loaded(nodes, [port("x", [2, 4])], [port("y", [2, 2]), port("z", [2, 2])])
+    y, z = model(np.arange(8, dtype=np.float32).reshape(2, 4))
+    assert y.tolist() == [[0, 1], [4, 5]]
+    assert z.tolist() == [[2, 3], [6, 7]]
+
+
+# Parameters
+
+
+def test_parameters_have_the_names_of_the_file() -> None:
+    model = load(mlp().SerializeToString())
+    state = get_state_dict(model)
+    assert {name: tensor.shape for name, tensor in state.items()} == {
+        name: array.shape for name, array in WEIGHTS.items()
+    }
+    assert all(tensor.requires_grad for tensor in state.values())
+    load_state_dict(model, {name: array * 2 for name, array in WEIGHTS.items()})
+    x = examples(2)
+    w = {name: 2 * array for name, array in WEIGHTS.items()}
+    hidden = np.maximum(x @ w["fc1.weight"] + w["fc1.bias"], 0)
+    close(model(x), hidden @ w["fc2.weight"])
+
+
+def test_running_means_want_no_gradient() -> None:
+    names = ["scale", "shift", "mean", "variance"]
+    weights = {name: np.ones(3, np.float32) for name in names}
+    nodes = [helper.make_node("BatchNormalization", ["x", *names], ["y"])]
+    model = loaded(nodes, [port("x", [2, 3])], [port("y", [2, 3])], weights)
+    wanted = {name: tensor.requires_grad for name, tensor in get_state_dict(model).items()}
+    assert wanted == {"scale": True, "shift": True, "mean": False, "variance": False}
+
+
+def test_a_model_is_trained_and_captured() -> None:
+    model = load(mlp().SerializeToString())
+    optimizer = nn.optim.SGD(get_parameters(model), lr=1e-3)
+    x, wanted = Tensor(examples(16)), Tensor(np.ones((16, 2), np.float32))
+
+    @TinyJit
+    def step(x: Tensor, wanted: Tensor) -> Tensor:
+        loss = ((model(x) - wanted) ** 2).mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        return loss.realize()
+
+    with Tensor.train():
+        losses = [step(x, wanted).item() for _ in range(8)]
+    assert losses == sorted(losses, reverse=True)
+    assert losses[-1] < losses[0] / 2
+
+
+def test_gradients_are_those_of_the_formula() -> None:
+    model = load(mlp().SerializeToString())
+    x = examples(3)
+    model(x).sum().backward()
+    hidden = np.maximum(x @ WEIGHTS["fc1.weight"] + WEIGHTS["fc1.bias"], 0)
+    found = get_state_dict(model)["fc2.weight"].grad
+    assert found is not None
+    close(found, np.repeat(hidden.sum(0)[:, None], 2, 1))
+
+
+def test_a_captured_model_takes_any_number_of_rows() -> None:
+    model = load(mlp().SerializeToString())
+    captured = TinyJit(lambda x: model(x).realize())
+    for n in (3, 3, 3, 5, 5, 1, 8, 3):
+        x = examples(n)
+        close(captured(Tensor(x)), expected(x))
+
+
+# Sizes that are computed
+
+
+def test_shapes_are_computed_on_the_host() -> None:
+    """The second half of the columns, by the shape of the input, and captured."""
+    nodes = [
+        helper.make_node("Shape", ["x"], ["shape"]),
+        helper.make_node("Gather", ["shape", "one"], ["columns"], axis=0),
+        helper.make_node("Div", ["columns", "two"], ["half"]),
+        helper.make_node("Slice", ["x", "half", "columns", "one"], ["part"]),
+        helper.make_node("Mul", ["part", "factor"], ["y"]),
+    ]
+    weights = {"one": np.int64([1]), "two": np.int64([2]), "factor": np.float32([3.0])}
+    model = loaded(nodes, [port("x", ["n", "m"])], [port("y", ["n", "k"])], weights)
+    assert set(get_state_dict(model)) == {"factor"}
+    captured = TinyJit(lambda x: model(x).realize())
+    for columns in (4, 4, 4, 6, 6, 10):
+        x = RNG.standard_normal((2, columns)).astype(np.float32)
+        close(captured(Tensor(x)), 3 * x[:, columns // 2 :])
+
+
+def test_what_depends_on_constants_alone_is_computed_once() -> None:
+    nodes = [
+        helper.make_node("ConstantOfShape", ["size"], ["zeros"]),
+        helper.make_node("Cos", ["zeros"], ["ones"]),
+        helper.make_node("Add", ["x", "ones"], ["y"]),
+    ]
+    model = loaded(nodes, [port("x", [3])], [port("y", [3])], {"size": np.int64([3])})
+    assert [node.operator for node in model.nodes] == ["Add"]
+    assert model(np.zeros(3, np.float32)).tolist() == [1, 1, 1]
+
+
+# Loops and branches
+
+
+def branch(value: float) -> Any:
+    nodes = [helper.make_node("Constant", [], ["factor"], value_float=value),
+             helper.make_node("Mul", ["x", "factor"], ["r"])]  # fmt: skip
+    return helper.make_graph(nodes, "branch", [], [port("r", [2])])
+
+
+def test_a_branch_is_chosen_by_a_tensor_also_in_a_capture() -> None:
+    nodes = [
+        helper.make_node("ReduceSum", ["x"], ["sum"], keepdims=0),
+        helper.make_node("Greater", ["sum", "zero"], ["c"]),
+        helper.make_node("If", ["c"], ["y"], then_branch=branch(2.0), else_branch=branch(-1.0)),
+    ]
+    model = loaded(nodes, [port("x", [2])], [port("y", [2])], {"zero": np.float32(0)})
+    captured = TinyJit(lambda x: model(x).realize())
+    for x in ([1.0, 2.0], [-1.0, -2.0], [3.0, 1.0], [-3.0, 1.0], [0.5, 0.5]):
+        factor = 2 if sum(x) > 0 else -1
+        assert captured(Tensor(x)).tolist() == [factor * value for value in x]
+
+
+def counted_loop(trips: int) -> Model:
+    body = helper.make_graph(
+        [
+            helper.make_node("Identity", ["going"], ["again"]),
+            helper.make_node("Mul", ["state", "w"], ["next"]),
+            helper.make_node("Identity", ["next"], ["row"]),
+        ],
+        "body",
+        [port("trip", [], TensorProto.INT64), port("going", [], TensorProto.BOOL),
+         port("state", [2])],
+        [port("again", [], TensorProto.BOOL), port("next", [2]), port("row", [2])],
+    )  # fmt: skip
+    nodes = [helper.make_node("Loop", ["trips", "", "x"], ["last", "rows"], body=body)]
+    weights = {"trips": np.int64(trips), "w": np.float32([2.0, 3.0])}
+    outputs = [port("last", [2]), port("rows", ["n", 2])]
+    return loaded(nodes, [port("x", [2])], outputs, weights)
+
+
+@pytest.mark.parametrize("trips", [1, 2, 5])
+def test_a_loop_carries_values_and_stacks_rows(trips: int) -> None:
+    model = counted_loop(trips)
+    x = np.float32([1.0, 1.0])
+    last, rows = model(x)
+    wanted = np.float32([[2.0**i, 3.0**i] for i in range(1, trips + 1)])
+    close(rows, wanted)
+    close(last, wanted[-1])
+    last.sum().backward()
+    grad = get_state_dict(model)["w"].grad
+    assert grad is not None
+    close(grad, np.float32([trips * 2.0 ** (trips - 1), trips * 3.0 ** (trips - 1)]))
+
+
+def test_a_loop_ends_when_its_condition_does() -> None:
+    """Doubles a value until it is above ten."""
+    body = helper.make_graph(
+        [
+            helper.make_node("Add", ["state", "state"], ["next"]),
+            helper.make_node("Less", ["next", "ten"], ["again"]),
+        ],
+        "body",
+        [port("trip", [], TensorProto.INT64), port("going", [], TensorProto.BOOL),
+         port("state", [])],
+        [port("again", [], TensorProto.BOOL), port("next", [])],
+    )  # fmt: skip
+    nodes = [helper.make_node("Loop", ["", "true", "x"], ["y"], body=body)]
+    weights = {"true": np.asarray(True), "ten": np.float32(10)}
+    model = loaded(nodes, [port("x", [])], [port("y", [])], weights)
+    assert model(np.float32(1)).item() == 16
+    assert model(np.float32(3)).item() == 12
+
+
+# Files
+
+
+def test_weights_in_other_files_are_read(tmp_path: Path) -> None:
+    path = tmp_path / "model.onnx"
+    onnx.save(mlp(), path, save_as_external_data=True, location="weights.bin", size_threshold=0)
+    assert (tmp_path / "weights.bin").stat().st_size >= 4 * (4 * 300 + 300 + 600)
+    x = examples(2)
+    close(load(path)(x), expected(x))
+    close(load(str(path))(x), expected(x))
+
+
+@pytest.mark.parametrize(
+    ("entries", "message"),
+    [
+        ({"location": "/etc/passwd"}, "outside of the model's folder"),
+        ({"location": "../weights.bin"}, "outside of the model's folder"),
+        ({"location": "link.bin"}, "outside of the model's folder"),
+        ({"location": "missing.bin"}, "which is not there"),
+        ({"location": "model.onnx", "offset": "5", "length": "1" + "0" * 12}, "which has"),
+        ({"location": "model.onnx", "offset": "-5", "length": "64"}, "which has"),
+        ({"location": "model.onnx", "offset": "x"}, "no number"),
+        ({"location": "model.onnx", "length": "32"}, "needs 64 bytes"),
+    ],
+)
+def test_weights_come_from_the_models_folder_alone(
+    tmp_path: Path, entries: dict[str, str], message: str
+) -> None:
+    folder = tmp_path / "inside"
+    folder.mkdir()
+    (tmp_path / "weights.bin").write_bytes(bytes(64))
+    (folder / "link.bin").symlink_to(tmp_path / "weights.bin")
+    tensor = TensorProto(name="w", data_type=1, dims=[4, 4])
+    tensor.data_location = TensorProto.EXTERNAL
+    for key, value in entries.items():
+        tensor.external_data.add(key=key, value=value)
+    nodes = [helper.make_node("MatMul", ["x", "w"], ["y"])]
+    model = proto(nodes, [port("x", [2, 4])], [port("y", [2, 4])])
+    model.graph.initializer.append(tensor)
+    (folder / "model.onnx").write_bytes(model.SerializeToString())
+    with pytest.raises(OnnxError, match=message):
+        load(folder / "model.onnx")
+
+
+def test_every_cut_and_many_changes_of_a_file_are_noticed_or_harmless() -> None:
+    data = np.frombuffer(mlp().SerializeToString(), np.uint8)
+    rng = np.random.default_rng(1)
+    refused = 0
+    for i in range(150):
+        changed = data.copy()
+        if i % 2:
+            changed[rng.integers(0, 200)] = rng.integers(0, 256)
+        else:
+            changed = changed[: rng.integers(0, len(data))]
+        try:
+            load(changed.tobytes())
+        except OnnxError:
+            refused += 1
+    assert refused > 75
+
+
+@pytest.mark.parametrize("size", [1 << 40, -40])
+def test_absurd_sizes_are_refused(size: int) -> None:
+    model = mlp()
+    model.graph.initializer[0].dims[0] = size
+    with pytest.raises(OnnxError, match=r"fc1\.weight"):
+        load(model.SerializeToString())
+
+
+def test_a_circle_is_refused() -> None:
+    nodes = [helper.make_node("Add", ["x", "b"], ["a"]), helper.make_node("Relu", ["a"], ["b"])]
+    with pytest.raises(OnnxError, match="topologically sorted"):
+        loaded(nodes, [port("x", [2])], [port("b", [2])])
+
+
+def test_all_that_is_not_supported_is_listed() -> None:
+    nodes = [
+        helper.make_node("StringSplit", ["s"], ["parts", "counts"], name="splitter"),
+        helper.make_node("RegexFullMatch", ["s"], ["matches"], pattern="a"),
+    ]
+    outputs = [port("counts", ["n"], TensorProto.INT64), port("matches", ["n"], TensorProto.BOOL)]
+    with pytest.raises(OnnxError) as caught:
+        loaded(nodes, [port("s", ["n"], TensorProto.STRING)], outputs, version=20)
+    for text in ("'s': tensors of STRING", "'splitter': operator StringSplit", "RegexFullMatch"):
+        assert text in str(caught.value)
+
+
+def test_an_error_in_a_call_names_the_node() -> None:
+    nodes = [helper.make_node("Reshape", ["x", "size"], ["y"], name="to_rows")]
+    inputs = [port("x", ["n"]), port("size", [2], TensorProto.INT64)]
+    model = loaded(nodes, inputs, [port("y", ["a", "b"])])
+    with pytest.raises(ShapeError) as caught:
+        model(np.zeros(6, np.float32), np.int64([4, 4]))
+    assert caught.value.__notes__ == ["in node 'to_rows' (Reshape) of the model"]
+
+
+# The command line
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> str:
+    file = tmp_path / "model.onnx"
+    file.write_bytes(mlp().SerializeToString())
+    return str(file)
+
+
+def command(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, str]:
+    status = cli.main(["onnx", *arguments])
+    captured = capsys.readouterr()
+    return status, captured.out, captured.err
+
+
+def test_info_shows_the_parts_of_a_model(capsys: pytest.CaptureFixture[str], path: str) -> None:
+    status, out, _ = command(capsys, "info", path, "--size", "n=2")
+    assert status == 0
+    assert "x: float32 nx4" in out
+    assert "2,100 in 3 tensors" in out
+    assert "2 MatMul" in out
+
+
+def test_run_writes_the_outputs(
+    capsys: pytest.CaptureFixture[str], path: str, tmp_path: Path
+) -> None:
+    x = examples(3)
+    np.save(tmp_path / "x.npy", x)
+    given = ("--input", f"x={tmp_path / 'x.npy'}")
+    assert command(capsys, "run", path, *given, "--output", str(tmp_path / "out"))[0] == 0
+    np.testing.assert_allclose(np.load(tmp_path / "out" / "y.npy"), expected(x), 1e-4, 1e-4)
+
+
+def test_check_compares_each_node(
+    capsys: pytest.CaptureFixture[str], path: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    status, out, _ = command(capsys, "check", path)
+    assert (status, out) == (0, "4 values agree with the reference implementation\n")
+    monkeypatch.setattr(Tensor, "relu", lambda x: x.exp())
+    status, out, _ = command(capsys, "check", path)
+    assert status == 1
+    assert out.startswith("node 'Relu #2' (Relu): output 'c' differs by")
+
+
+def test_bench_times_calls(capsys: pytest.CaptureFixture[str], path: str) -> None:
+    status, out, _ = command(capsys, "bench", path)
+    assert status == 0
+    assert "ferrule" in out
+
+
+@pytest.mark.parametrize("what", ["missing.onnx", __file__])
+def test_a_file_that_is_no_model_is_an_error(capsys: pytest.CaptureFixture[str], what: str) -> None:
+    status, _, err = command(capsys, "info", what)
+    assert status == cli.MISUSED
+    assert err.startswith("ferrule: ")
+    assert len(err.splitlines()) == 1
+
+
+def test_the_namespace_finds_the_module() -> None:
+    assert ferrule.onnx.load is load
