@@ -349,6 +349,7 @@ CASES: list[tuple[Callable[[], Any], type[Exception], str]] = [
     (lambda: zeros(2).cat(3), TypeError, "[cat] int is no tensor; make it one with Tensor(...)"),
     (lambda: zeros(2).stack(zeros(3)), ShapeError, "[stack] the shapes (2,) and (3,) differ"),
     (lambda: zeros(5).split(0), ShapeError, "[split] the size of a part is at least 1, not 0"),
+    (lambda: zeros(5).split([6, -1]), ShapeError, "[shrink] (0, 6) is no part of an axis of size"),
     (
         lambda: zeros(5).split([2, 2]),
         ShapeError,

@@ -56,6 +56,12 @@ def _sizes(shape: Sequence[sint]) -> Shape:
     return tuple([size if type(size) is int else as_int(size) for size in shape])
 
 
+def _pairs(arg: Sequence[tuple[sint, sint]]) -> tuple[tuple[sint, sint], ...]:
+    return tuple(
+        [(a if type(a) is int else as_int(a), b if type(b) is int else as_int(b)) for a, b in arg]
+    )
+
+
 _serials = count()
 note_made: Final = recent_nodes.append
 """Notes a weak reference to a new node that has sources."""
@@ -356,14 +362,14 @@ class LazyBuffer(Node):
 
     def pad(self, arg: Sequence[tuple[sint, sint]]) -> LazyBuffer:
         """`(before, after)` zeros are added on each axis."""
-        pairs = tuple([(as_int(before), as_int(after)) for before, after in arg])
+        pairs = _pairs(arg)
         if pairs == ((0, 0),) * len(self.shape):
             return self
         return _moved(self, MovementOps.PAD, pairs)
 
     def shrink(self, arg: Sequence[tuple[sint, sint]]) -> LazyBuffer:
         """The elements `start` to `stop - 1` of each axis."""
-        pairs = tuple([(as_int(start), as_int(stop)) for start, stop in arg])
+        pairs = _pairs(arg)
         if pairs == tuple([(0, size) for size in self.shape]):
             return self
         source = self

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
+from typing import NamedTuple, final
+
 from ferrule.autograd import Shape, TracedValue
 from ferrule.autograd.iota import iota, position_dtype
 from ferrule.ir.dtype import promote
@@ -17,22 +20,38 @@ def matrix_product(a: TracedValue, b: TracedValue) -> TracedValue:
 
 def wide_product(a: TracedValue, b: TracedValue) -> TracedValue:
     """The same in the dtype that it is added up in: float32 for narrower floats."""
-    rows, columns = a.shape[-2], b.shape[-1]
-    depth = a.shape[-1]
-    batch = broadcast_shape((a.shape[:-2], b.shape[:-2]), "matmul")
-    shape = (*batch, rows, columns, depth)
-    a = _with_axis(accumulating(a), len(batch), -2)
-    b = _with_axis(transposed(accumulating(b)), len(batch), -3)
-    product = a.expand(shape) * b.expand(shape)
-    return product.sum((len(shape) - 1,)).reshape(shape[:-1])
+    forms = _forms(a.node.shape, b.node.shape)
+    first = accumulating(a).reshape(forms.first).expand(forms.terms)
+    second = accumulating(b).permute(forms.order).reshape(forms.second).expand(forms.terms)
+    return (first * second).sum((len(forms.terms) - 1,)).reshape(forms.terms[:-1])
 
 
-def _with_axis(value: TracedValue, batch: int, place: int) -> TracedValue:
-    """A matrix with axes of size 1: in front up to `batch`, and one before the axis `place + 1`."""
-    shape = value.shape
-    missing = batch + 2 - len(shape)
-    inner = (shape[-2], 1, shape[-1]) if place == -2 else (1, shape[-2], shape[-1])
-    return value.reshape((1,) * missing + shape[:-2] + inner)
+@final
+class _Forms(NamedTuple):
+    """The shapes in a product of matrices."""
+
+    first: Shape
+    second: Shape
+    """The operands, the second one transposed, with axes of size 1 to repeat along."""
+    order: tuple[int, ...]
+    """The axes of the second operand, transposed."""
+    terms: Shape
+    """(…, rows, columns, terms of a sum)."""
+
+
+# Programs multiply matrices of the same shapes again and again, so answers are kept.
+@lru_cache(maxsize=4096)
+def _forms(a: Shape, b: Shape) -> _Forms:
+    batch = broadcast_shape((a[:-2], b[:-2]), "matmul")
+    rows, depth, columns = a[-2], a[-1], b[-1]
+    missing_a, missing_b = [(1,) * (len(batch) + 2 - len(shape)) for shape in (a, b)]
+    rank = len(b)
+    return _Forms(
+        (*missing_a, *a[:-2], rows, 1, depth),
+        (*missing_b, *b[:-2], 1, columns, b[-2]),
+        (*range(rank - 2), rank - 1, rank - 2),
+        (*batch, rows, columns, depth),
+    )
 
 
 def transposed(x: TracedValue) -> TracedValue:

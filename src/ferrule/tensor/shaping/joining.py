@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import accumulate
 from typing import Any
 
 import numpy as np
@@ -19,7 +20,7 @@ from ferrule.tensor.broadcast import check_devices, expanded, known_size, whole_
 from ferrule.tensor.data import from_host
 from ferrule.tensor.keywords import method
 from ferrule.tensor.limits import plain
-from ferrule.tensor.shaping.movement import listed, reshaped
+from ferrule.tensor.shaping.movement import listed, part_along, reshaped
 
 # -- padding -------------------------------------------------------------------------------------
 
@@ -190,8 +191,8 @@ def split(self: Tensor, sizes: int | Sequence[int], dim: int = 0) -> tuple[Tenso
             f"[split] the sizes {list(sizes)} add up to {sum(sizes)}, and axis {dim} of shape "
             f"{self._shape} has {length}"
         )
-    stops = [sum(sizes[: count + 1]) for count in range(len(sizes))]
-    return tuple([self.narrow(axis, stop - n, n) for stop, n in zip(stops, sizes, strict=True)])
+    starts = accumulate(sizes, initial=0)
+    return tuple([part_along(self, axis, start, start + n) for start, n in zip(starts, sizes)])
 
 
 @method

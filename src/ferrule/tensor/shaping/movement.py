@@ -373,12 +373,8 @@ def shrink(self: Tensor, arg: Sequence[tuple[sint, sint] | None]) -> Tensor:
             for pair, size in zip(arg, self._shape, strict=True)
         ]
     )
-    for (start, stop), size in zip(pairs, self._shape, strict=True):
-        if not is_part(start, stop, size):
-            raise ShapeError(
-                f"[shrink] ({start}, {stop}) is no part of an axis of size {size} in shape "
-                f"{self._shape}"
-            )
+    for bounds, size in zip(pairs, self._shape, strict=True):
+        _check_part(self, bounds, size)
     if pairs == tuple([(0, size) for size in self._shape]):
         return self
     return self._view_of(MovementOps.SHRINK, pairs)
@@ -400,9 +396,28 @@ def narrow(self: Tensor, dim: int, start: Any, length: int) -> Tensor:
         start = start.item()
     if isinstance(start, int) and start < 0:
         start = as_int(start + self._shape[axis])
-    arg: list[tuple[sint, sint] | None] = [None] * len(self._shape)
-    arg[axis] = (start, start + length)
-    return self.shrink(arg)
+    return part_along(self, axis, start, start + length)
+
+
+def part_along(self: Tensor, axis: int, start: Any, stop: Any) -> Tensor:
+    """`shrink` of one axis, counted from the front."""
+    shape = self._shape
+    bounds = _bounds((start, stop), "shrink")
+    _check_part(self, bounds, shape[axis])
+    if bounds == (0, shape[axis]):
+        return self
+    pairs: list[tuple[sint, sint]] = [(0, size) for size in shape]
+    pairs[axis] = bounds
+    return self._view_of(MovementOps.SHRINK, tuple(pairs))
+
+
+def _check_part(self: Tensor, bounds: tuple[sint, sint], size: sint) -> None:
+    start, stop = bounds
+    if not is_part(start, stop, size):
+        raise ShapeError(
+            f"[shrink] ({start}, {stop}) is no part of an axis of size {size} in shape "
+            f"{self._shape}"
+        )
 
 
 def strided(self: Tensor, steps: tuple[int, ...]) -> Tensor:
