@@ -97,21 +97,23 @@ class TreeBuilder:
 
     def _tree(self, value: LazyBuffer) -> LazyOp:
         done = self._done
+        begun: dict[LazyBuffer, list[LazyBuffer]] = {}  # with the sources, which come first
         stack = [value]
         while stack:
             node = stack[-1]
             if node in done:
                 stack.pop()
                 continue
-            leaf = self._leaf(node)
-            if leaf is not None:
-                done[node] = leaf
-                stack.pop()
-                continue
-            srcs = [self.task.instead.get(s, s) for s in self.task.sources(node)]
-            waiting = [source for source in srcs if source not in done]
-            if waiting:
-                stack.extend(reversed(waiting))
+            srcs = begun.get(node)
+            if srcs is None:
+                leaf = self._leaf(node)
+                if leaf is not None:
+                    done[node] = leaf
+                    stack.pop()
+                    continue
+                srcs = [self.task.instead.get(s, s) for s in self.task.sources(node)]
+                begun[node] = srcs
+                stack.extend([source for source in reversed(srcs) if source not in done])
                 continue
             done[node] = self._node(node, tuple([done[source] for source in srcs]))
             axes = self.task.stages.get(node)

@@ -189,7 +189,8 @@ class LazyOp:
                 order.append(node)
             elif node not in seen:
                 seen.add(node)
-                stack += (node, None)
+                stack.append(node)
+                stack.append(None)
                 stack += [source for source in reversed(node.src) if isinstance(source, LazyOp)]
         return order
 
@@ -387,7 +388,9 @@ def _vars_of(arg: Any) -> list[Expr]:
     if isinstance(arg, Expr):
         return list(arg.vars())
     if isinstance(arg, tuple):
-        return [variable for part in arg for variable in _vars_of(part)]
+        # Most parts are ints, which need no call.
+        parts = [part for part in arg if type(part) is not int]
+        return [variable for part in parts for variable in _vars_of(part)]
     if isinstance(arg, MemBuffer):
         return list(arg.st.vars())
     if isinstance(arg, ConstBuffer):

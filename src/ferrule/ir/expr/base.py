@@ -234,8 +234,11 @@ def toposort(roots: Iterable[N]) -> list[N]:
             order.append(node)
         elif node not in seen:
             seen.add(node)
-            if node.src:
-                stack += (node, None, *node.src)
+            src = node.src
+            if src:
+                stack.append(node)  # one by one: a tuple to add would be made for each node
+                stack.append(None)
+                stack.extend(src)
             else:
                 order.append(node)
     return order

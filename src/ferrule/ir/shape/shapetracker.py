@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import Final, final
 
 from ferrule.base.records import dataclass
-from ferrule.ir.expr import Expr, Variable, as_expr, sint, unbind
+from ferrule.ir.expr import Expr, Variable, sint, unbind
 from ferrule.ir.shape.view import Mask, Shape, ShapeError, View
 
 _NO_VIEW: Final = "strides cannot say it; make a contiguous copy first"
@@ -64,7 +64,8 @@ class ShapeTracker:
 
     def vars(self) -> list[Variable]:
         """The variables in it, those of bound ones included, sorted by name."""
-        found = {variable for size in self._sizes() for variable in as_expr(size).vars()}
+        symbolic = [size for size in self._sizes() if isinstance(size, Expr)]
+        found = {variable for size in symbolic for variable in size.vars()}
         unbound = {variable for variable in found if isinstance(variable, Variable)}
         return sorted(unbound, key=lambda variable: variable.name)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import accumulate
+from itertools import accumulate, pairwise
 from typing import Any
 
 import numpy as np
@@ -191,8 +191,8 @@ def split(self: Tensor, sizes: int | Sequence[int], dim: int = 0) -> tuple[Tenso
             f"[split] the sizes {list(sizes)} add up to {sum(sizes)}, and axis {dim} of shape "
             f"{self._shape} has {length}"
         )
-    starts = accumulate(sizes, initial=0)
-    return tuple([part_along(self, axis, start, start + n) for start, n in zip(starts, sizes)])
+    ends = pairwise(accumulate(sizes, initial=0))
+    return tuple([part_along(self, axis, start, stop) for start, stop in ends])
 
 
 @method
