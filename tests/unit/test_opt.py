@@ -107,7 +107,7 @@ def test_an_exact_split_has_no_tail() -> None:
         (Opt("group", ("out0", ("i0.0",))), "does not combine over all of them"),
         (Opt("stage", ("sum0", 7, "out0", 1, (), "copy")), "0 different loads of it"),
         (Opt("prefetch", ("sum0", 7, 64)), "nest sum0 loads nothing from there"),
-        (Opt("prefetch", ("sum0", 1, 0)), "the distance is not positive"),
+        (Opt("prefetch", ("sum0", 1, -1)), "the distance is negative"),
         (Opt("stage", ("sum0", 2, "out0", 1, ("r0.2",), "copy")), "it varies inside with"),
         (Opt("expand_reduce", ("out0",)), "it is no reduce of at most 25 terms to one value"),
         (Opt("merge", ("sum0", "out0")), "their places or loops differ"),
@@ -423,12 +423,33 @@ def test_copies_that_are_some_elements_apart_fetch_each_line(step: int, fetched:
     assert sum(u.op is UOps.PREFETCH for u in linearize(kernel)) == fetched
 
 
-def test_only_what_is_stored_is_fetched_at_a_distance_of_zero() -> None:
+def test_what_is_only_stored_is_fetched_at_a_distance_of_zero() -> None:
     kernel = apply_opts(product(), (Opt("prefetch", ("out0", 0, 0)),))
     assert "# out0, fetching b0 before it is computed" in show(kernel)
     for again in (("out0", 0, 0), ("out0", 0, 16), ("sum0", 0, 0)):
-        with pytest.raises(ScheduleError, match="0 is for what it stores"):
+        with pytest.raises(ScheduleError, match="0 for what is only stored"):
             apply_opts(kernel, (Opt("prefetch", again),))
+
+
+def test_what_is_loaded_for_each_result_is_fetched_before_its_sum() -> None:
+    """Each line that a tile adds to its sums, but no bias, and nothing where a cache has it all."""
+
+    def residual(columns: int) -> LazyOp:
+        found = matmul(load(1, 64, 64), load(2, 64, columns))
+        return store(add(add(found, load(3, 64, columns)), load(4, 64, 1).expand(found.shape)))
+
+    def fetched(ast: LazyOp) -> tuple[tuple[int, int], ...]:
+        kernel = lower(ast, "residual")
+        return apply_opts(kernel, choose(kernel, CACHED)).roots[0].ahead
+
+    large = 2 * CACHED.l2_bytes // (64 * 4)
+    assert fetched(residual(large)) == ((0, 0), (3, 0))
+    assert fetched(residual(large // 8)) == ()
+    uops = Linearizer(residual(large), CACHED).linearize().uops
+    places = {(u.src[0].arg, u.src[1]) for u in uops if u.op is UOps.PREFETCH}
+    added = {(3, u.src[1]) for u in uops if u.op is UOps.LOAD and u.src[0].arg == 3}
+    assert added
+    assert added <= places
 
 
 @pytest.mark.parametrize(("opt", "depth"), [("parallel", 0), ("vectorize", 1)])

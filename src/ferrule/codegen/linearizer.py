@@ -303,7 +303,7 @@ class _Nests:
     def _loops(self, nest: Nest, depth: int, bounds: tuple[UOp, UOp] | None = None) -> None:
         """Emit the loops of a nest from `depth` on, and its body."""
         if (nest.name, depth) in self.prefetched:
-            self._prefetch_stores(nest, depth)
+            self._prefetch_places(nest, depth)
         self._children(nest, depth)
         if depth == first_reduce(nest):
             self.reductions.reduce(nest, depth)
@@ -326,26 +326,29 @@ class _Nests:
             self.reductions.begin_carried(nest, depth)
             self._serial(loop, lambda: self._loops(nest, depth + 1), bounds)
 
-    def _prefetch_stores(self, nest: Nest, depth: int) -> None:
-        """Prefetch the places that the loops of a nest from `depth` on will store to."""
-        stores = [c for c in nest.computes if c.store and (c.store.slot, 0) in nest.ahead]
+    def _prefetch_places(self, nest: Nest, depth: int) -> None:
+        """Prefetch the places that the loops of a nest from `depth` on will load or store."""
         if depth == len(nest.loops):
-            for c in stores:
-                self.values.prefetch_store(c)
+            slots = {slot for slot, distance in nest.ahead if distance == 0}
+            stores = [(c.store.slot, c.store.index) for c in nest.computes if c.store]
+            loads = [(e.arg, e.src[0]) for e in nest.nodes if e.op is ExprOp.LOAD]
+            for slot, index in dict.fromkeys([*stores, *loads]):
+                if slot in slots:
+                    self.values.prefetch_place(slot, index)
             return
         loop = nest.loops[depth]
         if loop.kind is Kind.UNROLL:
             for _ in self.values.each_copy([loop]):
-                self._prefetch_stores(nest, depth + 1)
+                self._prefetch_places(nest, depth + 1)
         elif loop.kind is Kind.VECTOR:
             with self.values.along(loop.range):
-                self._prefetch_stores(nest, depth + 1)
+                self._prefetch_places(nest, depth + 1)
         elif loop.kind is Kind.TRANSPOSE:
             with self.values.along(nest.loops[depth + 1].range):
                 for _ in self.values.each([loop]):
-                    self._prefetch_stores(nest, depth + 2)
+                    self._prefetch_places(nest, depth + 2)
         else:
-            run_loop(self.values, loop, lambda: self._prefetch_stores(nest, depth + 1))
+            run_loop(self.values, loop, lambda: self._prefetch_places(nest, depth + 1))
 
     def _serial(
         self, loop: Loop, body: Callable[[], None], bounds: tuple[UOp, UOp] | None = None

@@ -357,15 +357,20 @@ class Plan:
         self.do("transpose", name, *last)
 
     def prefetch_results(self, name: str) -> None:
-        """Prefetch the places that a root will store to, before their values are computed.
+        """Prefetch the elements that a root stores, and those that it loads for each result, before
+        the reduces in its loops are computed.
 
-        Only if the results exceed the second cache: stores would wait for their lines.
+        Only if they exceed the second cache: a tile has a few lines in each of many rows, which no
+        processor prefetches by itself, so that stores and loads would wait for memory.
         """
         nest = self.nest(name)
         count = prod(loop.range.size.max for loop in nest.loops)
-        for slot in {c.store.slot: c for c in nest.computes if c.store is not None}:
-            size = count * self.kernel.slots[slot].itemsize
-            if size > self.target.l2_bytes:
+        found = [e for e in nest.nodes if e.op is ExprOp.LOAD]
+        for_each = {e.arg for e in found if bytes_loaded(e) == count * e.dtype.itemsize}
+        slots = for_each | {c.store.slot for c in nest.computes if c.store is not None}
+        size = sum(count * self.kernel.slots[slot].itemsize for slot in slots)
+        if size > self.target.l2_bytes:
+            for slot in sorted(slots):
                 self.do("prefetch", name, slot, 0)
 
     def share(self, name: str, loops: int = 1) -> None:

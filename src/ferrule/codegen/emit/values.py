@@ -495,14 +495,13 @@ class Values:
             self._store(pointer, self.current(c.store.index), value, valid, hint)
             self._forget_loads(self._changing & {c.store.slot})
 
-    def prefetch_store(self, c: Compute) -> None:
-        """Prefetch the place of a store if its lanes are neighbours."""
-        assert c.store is not None
-        index = self.current(c.store.index)
+    def prefetch_place(self, slot: int, index: Expr) -> None:
+        """Prefetch the place of a store or a load if its lanes are neighbours."""
+        index = self.current(index)
         lanes = 1 if self.lane is None or self.lane not in index.ranges else self.lane.size.arg
         at = self._address(index, lanes)
         if at.lanes == 1:
-            self.out.emit(UOp(UOps.PREFETCH, src=(self.params[c.store.slot], at)))
+            self.out.emit(UOp(UOps.PREFETCH, src=(self.params[slot], at)))
 
     def _forget_loads(self, slots: Iterable[int]) -> None:
         """Forget the loaded elements of these buffers, which may have changed."""

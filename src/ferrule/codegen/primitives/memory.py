@@ -249,19 +249,18 @@ def prefetch(kernel: Kernel, nest_name: str, slot: int, distance: int) -> Kernel
     """Fetch the element `distance` places later into the cache with each load of a nest from a
     buffer.
 
-    Distance 0 is for a buffer that the nest stores to: the places of the stores are fetched before
-    the nests in its loops compute their values. An address beyond the buffer's end is not fetched.
-    Exact.
+    Distance 0 fetches the places that the nest will store to or load from before the nests in its
+    loops compute their values. An address beyond the buffer's end is not fetched. Exact.
     """
     nest = nest_of(kernel, nest_name)
     loaded = any(e.op is ExprOp.LOAD and e.arg == slot for e in nest.nodes)
     stored = any(c.store is not None and c.store.slot == slot for c in nest.computes)
-    found = (loaded and distance > 0) or (stored and distance == 0)
+    found = (loaded and distance >= 0) or (stored and distance == 0)
     if not found or slot in dict(nest.ahead):
         raise ScheduleError(
             f"prefetch(b{slot}, {distance}) in kernel {kernel.name}: nest {nest_name} loads "
-            "nothing from there, or fetches from there already, or the distance is not positive; "
-            "0 is for what it stores"
+            "nothing from there, or fetches from there already, or the distance is negative; it is "
+            "0 for what is only stored"
         )
     return kernel.with_nest(replace(nest, ahead=(*nest.ahead, (slot, distance))))
 
