@@ -49,7 +49,7 @@ def test_blocks_of_an_unknown_number_of_rows_end_where_the_rows_do() -> None:
     ast = store(matmul(load(1, Variable("n", 1, 1024), 512), load(2, 512, 256)))
     kernel = lower(ast, "k")
     of_rows = the_output(kernel).loops[0].range
-    root = the_output(schedule(kernel, replace(WIDE, max_threads=2)).kernel)
+    root = the_output(schedule(kernel, replace(WIDE, max_threads=16)).kernel)
     tiles, row = parts(root, of_rows)  # what is outside of these is fused with the panels
     assert tiles.end is not None
     assert row.end is None
@@ -67,12 +67,12 @@ def test_vectors_are_no_wider_than_what_fills_them(columns: int, lanes: int) -> 
 
 @pytest.mark.parametrize(
     ("terms", "columns", "packed"),
-    [(64, 3136, False), (64, 3100, True), (64, 1024, True), (128, 3136, True)],
+    [(64, 3136, False), (64, 3100, True), (64, 1024, True), (300, 3136, True)],
 )
 def test_right_operands_that_stay_in_the_first_cache_are_not_packed(
     terms: int, columns: int, packed: bool
 ) -> None:
-    """Unless lines are cut, fall into few sets, or lie in many pages."""
+    """Unless lines are cut, or fall into few sets."""
     ast = store(matmul(load(1, 64, terms), load(2, terms, columns)))
     assert bool(copies(schedule(lower(ast, "k"), WIDE).kernel, 2)) == packed
 
@@ -80,7 +80,8 @@ def test_right_operands_that_stay_in_the_first_cache_are_not_packed(
 @pytest.mark.parametrize(
     ("rows", "terms", "columns", "dots"),
     [
-        (64, 4096, 64, True),
+        (16, 4096, 16, True),
+        (64, 4096, 64, False),  # 188 us in tiles, 207 by inner products (Zen 4, 2026-11-28)
         (16, 65536, 16, True),
         (512, 512, 512, False),
         (256, 8192, 256, False),
@@ -99,7 +100,7 @@ def test_long_sums_add_up_lanes_instead_of_turning_operands(
 
 
 @pytest.mark.parametrize(
-    ("rows", "terms", "ahead"), [(64, 1 << 15, ((1, 1024),)), (16, 1 << 12, ())]
+    ("rows", "terms", "ahead"), [(16, 1 << 16, ((1, 1024),)), (16, 1 << 12, ())]
 )
 def test_long_sums_fetch_the_next_block_of_columns(
     rows: int, terms: int, ahead: tuple[tuple[int, int], ...]

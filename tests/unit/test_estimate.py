@@ -111,20 +111,34 @@ def unrolled(plan: Plan, axis: int, factor: int) -> bool:
 
 def test_the_best_proposal_is_applied() -> None:
     plan = plan_of(add(load(1, 512, 512), load(2, 512, 512)))
-    across, along = (partial(unrolled, axis=axis, factor=16) for axis in (0, 1))
-    unfit = partial(unrolled, axis=1, factor=1)
-    illegal = partial(unrolled, axis=1, factor=-3)
-    assert plan.best(*map(Proposal, (across, illegal, unfit, along)))
+    forms = {
+        "across": partial(unrolled, axis=0, factor=16),
+        "illegal": partial(unrolled, axis=1, factor=-3),
+        "unfit": partial(unrolled, axis=1, factor=1),
+        "along": partial(unrolled, axis=1, factor=16),
+    }
+    assert plan.best("lanes", *[Proposal(*form) for form in forms.items()])
     assert plan.kernel == with_lanes(1, 16)
     assert [opt.primitive for opt in plan.opts] == ["split", "vectorize"]
+    assert [(c.path, c.is_taken) for c in plan.candidates] == [
+        (("lanes", form), form == "along") for form in forms
+    ]
+    estimates = [c.cycles for c in plan.candidates]
+    assert estimates == [
+        cycles(with_lanes(0, 16), TARGET),
+        None,
+        None,
+        cycles(with_lanes(1, 16), TARGET),
+    ]
+    assert "-3" in plan.candidates[1].note
 
 
 def test_without_a_proposal_that_suits_nothing_changes() -> None:
     plan = plan_of(load(1, 512, 512))
     before = plan.kernel
-    unfit = Proposal(partial(unrolled, axis=1, factor=1))
-    assert not plan.best(unfit)
-    assert not plan.best(unfit, unfit)
+    unfit = Proposal("unfit", partial(unrolled, axis=1, factor=1))
+    assert not plan.best("lanes", unfit)
+    assert not plan.best("lanes", unfit, unfit)
     assert plan.kernel is before
     assert plan.opts == []
 
@@ -150,7 +164,9 @@ def test_a_proposal_that_cannot_be_faster_is_not_made() -> None:
     plan = plan_of(add(load(1, 512, 512), load(2, 512, 512)))
     across = partial(unrolled, axis=0, factor=16)
     slow = cycles(with_lanes(0, 16), TARGET) / ERROR
-    assert plan.best(Proposal(across), Proposal(asked, lambda kernel, target: slow))
+    assert plan.best(
+        "lanes", Proposal("across", across), Proposal("asked", asked, lambda kernel, target: slow)
+    )
     assert plan.kernel == with_lanes(0, 16)
 
 

@@ -9,6 +9,8 @@ import pytest
 from tests.kernels import CASES, Case, load, matmul, store
 from tests.roles import the_output, the_reduce
 
+from ferrule.codegen.estimate import cycles
+from ferrule.codegen.heuristic import schedule
 from ferrule.codegen.interpret import interpret
 from ferrule.codegen.kernel import Kernel, KernelError
 from ferrule.codegen.linearizer import linearize
@@ -39,6 +41,25 @@ def test_seeds_differ_and_begin_with_the_heuristics_own() -> None:
     assert len(set(found)) == len(found)
     assert found[0] == next(seeds(KERNEL, TARGET))
     assert all(legal(KERNEL, opts) for opts in found)
+
+
+def test_seeds_have_each_candidate_that_the_heuristic_weighed() -> None:
+    plan = schedule(KERNEL, TARGET)
+    weighed = [candidate for candidate in plan.candidates if candidate.cycles is not None]
+    assert len(weighed) >= 3
+    first = list(islice(seeds(KERNEL, TARGET), 10))
+    estimates = {cycles(apply_opts(KERNEL, opts), TARGET) for opts in first}
+    assert {candidate.cycles for candidate in weighed} <= estimates
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+def test_a_wanted_form_is_taken_where_it_suits(case: Case) -> None:
+    kernel = lower(case.ast, case.name)
+    for candidate in schedule(kernel, TARGET).candidates:
+        path = candidate.path
+        wanted = {path[:n]: path[n] for n in range(1, len(path), 2)}
+        taken = [c.path for c in schedule(kernel, TARGET, wanted=wanted).candidates if c.is_taken]
+        assert candidate.cycles is None or path in taken
 
 
 def test_neighbours_differ_and_most_are_legal() -> None:

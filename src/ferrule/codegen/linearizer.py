@@ -24,6 +24,7 @@ from ferrule.codegen.kernel import Compute, Guard, Kernel, Kind, Loop, Nest, exp
 from ferrule.codegen.launch import Launch
 from ferrule.codegen.lower import lower, stores_of
 from ferrule.codegen.opt import Opt, apply_opts
+from ferrule.codegen.plan import Candidate
 from ferrule.codegen.primitives.editing import descendants
 from ferrule.codegen.threads import Threads
 from ferrule.codegen.uops import UOp, UOps, shared_to_ask_for
@@ -59,9 +60,12 @@ class Linearizer:
         self.target = target
         self.name = name or kernel_name(ast)
         self.kernel = lower(ast, self.name)
+        self.candidates: Sequence[Candidate] = ()
+        """The schedules that were weighed, if opts were not given."""
         if opts is None:
             plan = schedule(self.kernel, target, constants)
             self.opts = tuple(plan.opts)
+            self.candidates = plan.candidates
             self.scheduled = plan.kernel
             verify(self.scheduled)
         else:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Iterable, Iterator, Sequence, Set
-from math import prod
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence, Set
+from functools import partial
+from math import log2, prod
 from operator import itemgetter
+from types import MappingProxyType
 from typing import Any, Final, NamedTuple, TypeAlias
 
 from ferrule.codegen.analysis.loop_bounds import loop_end, loop_start
@@ -37,7 +39,19 @@ MIN_PARALLEL_WORK = 150_000
 """Operations, about 2 us of a core: with less work a kernel is not shared out among threads.
 Set in 2026-11; not measured by itself."""
 MAX_SCRATCH_BYTES = 3 << 20
-"""Bytes of scratch memory of a thread, which is on its stack. A stack has 8 MiB as a rule."""
+"""Bytes of scratch memory of a thread, which is on its stack. Chosen as less than half of a stack,
+which has 8 MiB as a rule."""
+CHUNKS_PER_THREAD = 4
+"""Chunks for each thread, where there are so many: a thread that is late is late by a part of its
+work. Set in 2026-11; not measured by itself."""
+MIN_LANES = 4
+"""Lanes that are worth their shuffles and masks. Set in 2026-11; not measured by itself."""
+MAX_CACHED_BYTES = 16 << 20
+"""Bytes that the caches may keep until they are read again: half of a third cache of 32 MiB. Set in
+2026-11; not measured by itself."""
+PREFETCH_BYTES = 8192
+"""Bytes of a piece of memory between the read and the prefetched place, about the latency of
+memory (Zen 4, 2026-11-22); in panels 8 to 64 KiB were equally good."""
 COSTLY_WORK = 12
 """Operations that a transcendental function counts as; a float32 exponential takes 18."""
 _REACHED: Final = 1.15
@@ -49,10 +63,45 @@ _Estimate: TypeAlias = Callable[[Kernel, Target], float]
 
 
 class Proposal(NamedTuple):
-    """A schedule that may suit a kernel, and the cycles that the kernel then takes at least."""
+    """A schedule that may suit a kernel.
 
+    It says that it does not by a `ScheduleError`, whose text is the reason, or by False.
+    """
+
+    form: str
+    """Its name, as `DEBUG=3` shows it."""
     schedule: Callable[[Plan], bool]
     least: _Estimate = least_cycles
+    """The cycles that the kernel then takes at least."""
+
+
+class Candidate(NamedTuple):
+    """A proposal, and how a choice between several has judged it."""
+
+    path: tuple[str, ...]
+    """What is chosen for and the form, those of the choices around this one first."""
+    cycles: float | None
+    """The estimate; None if the schedule was not made, or was the only one."""
+    note: str
+    """Why it was not made; empty if it was."""
+    is_taken: bool = False
+
+    def __str__(self) -> str:
+        *around, form = self.path
+        estimate = "" if self.cycles is None else f": {self.cycles:,.0f} cycles"
+        taken = " (taken)" if self.is_taken else ""
+        note = f": {self.note}" if self.note else ""
+        return f"{'  ' * (len(around) // 2)}{around[-1]}: {form}{estimate}{note}{taken}"
+
+
+class _Made(NamedTuple):
+    """A candidate that was made."""
+
+    cycles: float
+    number: int
+    proposal: Proposal
+    kernel: Kernel
+    opts: list[Opt]
 
 
 class Plan:
@@ -62,12 +111,23 @@ class Plan:
     primitive that makes a loop composes its name; the methods here return the loops that they make.
     """
 
-    def __init__(self, kernel: Kernel, target: Target, constants: Set[int] = frozenset()) -> None:
+    def __init__(
+        self,
+        kernel: Kernel,
+        target: Target,
+        constants: Set[int] = frozenset(),
+        wanted: Mapping[tuple[str, ...], str] = MappingProxyType({}),
+    ) -> None:
         self.kernel = kernel
         self.target = target
         self.constants = constants
         """The slots whose copies are made beforehand, by kernels of their own."""
         self.opts: list[Opt] = []
+        self.candidates: list[Candidate] = []
+        """The proposals of all choices so far, those inside of a form after it."""
+        self._wanted = wanted
+        """The forms to take if they suit, by the path of their choice."""
+        self._path: tuple[str, ...] = ()
 
     def do(self, primitive: str, *args: Any) -> None:
         # A nest whose order counts keeps its schedule otherwise; one thread runs it.
@@ -81,6 +141,23 @@ class Plan:
     def l1_ways(self) -> int:
         """The number of lines that one set of the first cache holds: each way of it is a page."""
         return self.target.l1_bytes // PAGE_BYTES
+
+    @property
+    def enough_chunks(self) -> int:
+        """The number of chunks that gives all threads about the same work."""
+        return CHUNKS_PER_THREAD * self.target.max_threads
+
+    def parts(self, chunks: int, most: int) -> int:
+        """The number of parts of each chunk with which all threads have about the same work."""
+        if chunks % self.target.max_threads == 0 or chunks >= self.enough_chunks:
+            return 1
+        return max(1, min(most, -(-self.enough_chunks // chunks)))
+
+    @property
+    def sums_at_once(self) -> int:
+        """The number of sums of which none waits for another one, a power of two."""
+        speeds = self.target.speeds
+        return 1 << round(log2(speeds.latency * speeds.arithmetic))
 
     def nest(self, name: str) -> Nest:
         return self.kernel.by_name[name]
@@ -152,53 +229,80 @@ class Plan:
         """Apply a schedule; False, with nothing changed, if it does not suit, is not legal, or
         takes too much scratch memory.
         """
+        return self._refusal(partial(schedule, self, *where)) is None
+
+    def _refusal(self, schedule: Callable[[], bool]) -> str | None:
+        """Apply a schedule; the reason, with nothing changed, if that cannot be."""
         kernel, count = self.kernel, len(self.opts)
         try:
-            if schedule(self, *where) and self._scratch_bytes() <= MAX_SCRATCH_BYTES:
-                return True
-        except ScheduleError:  # a primitive has found what the schedule's first check does not see
-            pass
-        self._restore(kernel, count)
-        return False
+            reason = None if schedule() else "does not suit"
+        except ScheduleError as error:
+            reason = str(error)
+        if reason is None and self._scratch_bytes() > MAX_SCRATCH_BYTES:
+            reason = f"needs {self._scratch_bytes()} bytes of scratch memory"
+        if reason is not None:
+            self._restore(kernel, count)
+        return reason
 
-    def best(self, *proposals: Proposal) -> bool:
+    def best(self, of: str, *proposals: Proposal) -> bool:
         """Apply the first proposal, or one whose kernel surely takes less time, as estimated.
 
-        Those that do not suit are left out, as by `attempt`, and those that cannot take surely less
-        are not made. False, with nothing changed, if none suits.
+        `of` names what is chosen. Proposals that do not suit are left out, as by `attempt`, and
+        those that cannot take surely less are not made. False, with nothing changed, if none suits.
         """
-        return self._choose(proposals, ERROR)
+        return self._choose(of, proposals, ERROR)
 
-    def least(self, *proposals: Callable[[Plan], bool]) -> bool:
+    def least(self, of: str, *proposals: Proposal) -> bool:
         """Apply the proposal of the least estimate: for proposals of one form, in whose estimates
         an error is much the same.
         """
-        return self._choose([Proposal(schedule) for schedule in proposals], 1.0)
+        return self._choose(of, proposals, 1.0)
 
-    def _choose(self, proposals: Sequence[Proposal], error: float) -> bool:
-        if len(proposals) == 1:
-            return self.attempt(proposals[0].schedule)
+    def _choose(self, of: str, proposals: Sequence[Proposal], error: float) -> bool:
+        around, constants, before = self._path, self.constants, self.candidates
+        choice = (*around, of)
+        wanted = self._wanted.get(choice)
         kernel, count = self.kernel, len(self.opts)
-        found: list[tuple[float, Kernel, list[Opt]]] = []
-        better: dict[_Estimate, float] = {}
         launch = self.target.speeds.launch
-        for schedule, least in proposals:
-            if found:
-                if least not in better:
-                    better[least] = error * _REACHED * least(kernel, self.target)
-                if found[0][0] <= max(better[least], launch):
-                    continue
-            if self.attempt(schedule):
-                taken = cycles(self.kernel, self.target)
-                found.append((taken, self.kernel, self.opts[count:]))
+        made: list[_Made] = []
+        judged: list[Candidate] = []
+        least_of: dict[_Estimate, float] = {}
+        # What is made beforehand has no part in a choice, so that it changes no bits.
+        self.constants = frozenset()
+        for proposal in sorted(proposals, key=lambda p: p.form != wanted):
+            self._path, self.candidates = (*choice, proposal.form), []
+            taken, note = None, None
+            if made:
+                if made[0].proposal.form == wanted:
+                    break
+                least = least_of.get(proposal.least)
+                if least is None:
+                    least = least_of[proposal.least] = proposal.least(kernel, self.target)
+                if made[0].cycles <= max(max(error, _REACHED) * least, launch):
+                    note = f"takes {least:,.0f} cycles at least"
+            if note is None:
+                note = self._refusal(partial(proposal.schedule, self))
+            if note is None:
+                taken = cycles(self.kernel, self.target) if len(proposals) > 1 else None
+                made.append(
+                    _Made(taken or 0.0, len(judged), proposal, self.kernel, self.opts[count:])
+                )
                 self._restore(kernel, count)
-        if not found:
-            return False
-        fastest = min(found, key=itemgetter(0))
-        surely = fastest[0] * error < found[0][0]
-        _, self.kernel, opts = fastest if surely else found[0]
-        self.opts += opts
-        return True
+            judged += [Candidate(self._path, taken, note or ""), *self.candidates]
+        if made:
+            fastest = min(made, key=itemgetter(0))
+            chosen = fastest if fastest.cycles * error < made[0].cycles else made[0]
+            self.kernel = chosen.kernel
+            self.opts += chosen.opts
+            judged[chosen.number] = judged[chosen.number]._replace(is_taken=True)
+            if constants:
+                self.constants = constants
+                self._path = judged[chosen.number].path
+                self._restore(kernel, count)
+                self._refusal(partial(chosen.proposal.schedule, self))
+        self._path, self.constants = around, constants
+        self.candidates = before + judged
+        return bool(made)
 
     def _restore(self, kernel: Kernel, count: int) -> None:
         """Restore a kernel, and the number of opts that it had."""

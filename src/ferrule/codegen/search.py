@@ -13,7 +13,7 @@ from dataclasses import replace
 from itertools import chain, islice, product
 
 from ferrule.base.records import dataclass
-from ferrule.codegen.heuristic import choose
+from ferrule.codegen.heuristic import choose, proposed
 from ferrule.codegen.kernel import Kernel, Kind, Nest, expressions
 from ferrule.codegen.mutate import Opts, combined, neighbours
 from ferrule.codegen.opt import PRIMITIVES
@@ -30,13 +30,12 @@ class Trial:
 
 
 def seeds(kernel: Kernel, target: Target) -> Iterator[Opts]:
-    """Different schedules by the heuristic: its own choice first, then those for other targets.
-
-    The most similar targets come first.
+    """Different schedules: the heuristic's own, those with its other candidates, and then its own
+    for other targets, the most similar ones first.
     """
     found: set[Opts] = set()
-    for variant in _variants(target):
-        opts = choose(kernel, variant)
+    others = (choose(kernel, variant) for variant in _variants(target))
+    for opts in chain(proposed(kernel, target), others):
         if opts not in found:
             found.add(opts)
             yield opts
@@ -66,8 +65,8 @@ def search(
         else:
             seconds[opts] = taken
 
-    proposed = seeds(kernel, target)
-    for opts in chain(islice(proposed, 1), known, proposed):
+    first = seeds(kernel, target)
+    for opts in chain(islice(first, 1), known, first):
         if expired():
             break
         if opts not in seconds and opts not in refused:

@@ -635,7 +635,7 @@ def _from_entry(ast: LazyOp, entry: bytes) -> tuple[CompiledASTRunner, bytes] | 
 def _show_kernel(k: Linearizer, source: str) -> None:
     debug = config().DEBUG
     if debug >= 3:
-        print(f"{k.name}:\n{k.ast}\nopts: {k.opts}")
+        print(f"{k.name}:\n{k.ast}", *k.candidates, f"opts: {k.opts}", sep="\n")
     if debug >= 5:
         print(k)
     if debug >= 6:

@@ -12,7 +12,7 @@ from math import gcd, prod
 from ferrule.base.records import dataclass
 from ferrule.codegen.analysis.window import Window, distance, overlap
 from ferrule.codegen.kernel import Kind
-from ferrule.codegen.plan import Plan, loads, step_of
+from ferrule.codegen.plan import MIN_LANES, PREFETCH_BYTES, Plan, loads, step_of
 from ferrule.codegen.schedules.tile import Tile
 from ferrule.ir.expr import Expr, as_expr
 from ferrule.ir.target import LINE_BYTES, PAGE_BYTES
@@ -20,9 +20,6 @@ from ferrule.ir.target import LINE_BYTES, PAGE_BYTES
 UNROLL_FACTORS = (4, 7, 6, 5, 3)
 """Terms at a time: the first factor that leaves no tail. 14 terms by 7 take a fifth less time than
 by 4 (Zen 4, 2026-11-21)."""
-PREFETCH_BYTES = 8192
-"""Bytes between the copied and the prefetched place, about the latency of memory (Zen 4,
-2026-11-22)."""
 
 
 @dataclass(frozen=True)
@@ -209,13 +206,7 @@ class Copies:
             _transpose(plan, name, along, axes[-1])
 
     def unroll_terms(self, innermost: Expr) -> None:
-        size = innermost.size.max
-        if size < 8:
-            self.plan.do("unroll", self.reduce, innermost)
-            return
-        copies = next((n for n in UNROLL_FACTORS if size % n == 0), UNROLL_FACTORS[0])
-        _, term = self.plan.split(self.reduce, innermost, copies, "peel")
-        self.plan.do("unroll", self.reduce, term)
+        unroll_terms(self.plan, self.reduce, innermost)
 
     def store(self, rows: Expr, lanes: Expr) -> None:
         """Store the results from scratch, transposed if the result is contiguous along the rows."""
@@ -235,7 +226,16 @@ def _transpose(plan: Plan, name: str, along: Expr, across: Expr) -> bool:
     lanes = plan.lanes(plan.nest(name), size)
     while lanes > size:
         lanes //= 2
-    if lanes < 4:
+    if lanes < MIN_LANES:
         return False
     plan.transpose_squares(name, along, across, lanes)
     return True
+
+
+def unroll_terms(plan: Plan, reduce: str, innermost: Expr) -> None:
+    """Unroll the innermost loop over terms, or several of its iterations."""
+    size = innermost.size.max
+    if size > max(UNROLL_FACTORS):
+        copies = next((n for n in UNROLL_FACTORS if size % n == 0), UNROLL_FACTORS[0])
+        _, innermost = plan.split(reduce, innermost, copies, "peel")
+    plan.do("unroll", reduce, innermost)

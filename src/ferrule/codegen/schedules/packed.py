@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ferrule.codegen.plan import Plan, bytes_loaded, load_step, loads, step_of
-from ferrule.codegen.schedules.copies import PREFETCH_BYTES
+from ferrule.codegen.plan import PREFETCH_BYTES, Plan, bytes_loaded, load_step, loads, step_of
 from ferrule.ir.expr import Expr, is_adjacent
 from ferrule.ir.target import PAGE_BYTES
 

@@ -7,9 +7,6 @@ from ferrule.codegen.plan import Plan, loads
 from ferrule.codegen.primitives.products import is_dot
 from ferrule.ir.expr import Expr
 
-MIN_TERMS = 8
-"""Terms of a sum; shorter ones are mostly tails. Set on 2026-11-21, not measured by itself."""
-
 
 def intrinsic_for(plan: Plan, name: str) -> Intrinsic | None:
     """The target's instruction for a reduce nest, if there is one."""
@@ -19,7 +16,7 @@ def intrinsic_for(plan: Plan, name: str) -> Intrinsic | None:
     if found is None or len(nest.loops) != 1:
         return None
     k = nest.loops[0].range
-    long = k.size.is_const and k.size.arg >= MIN_TERMS
+    long = k.size.is_const and k.size.arg >= 2 * found.terms
     return found if long and is_dot(nest, k, found) else None
 
 

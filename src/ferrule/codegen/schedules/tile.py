@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from ferrule.base.records import dataclass
+from ferrule.ir.speeds import Speeds
 from ferrule.ir.target import Target
 
 # Set on 2026-11-21 on the processors of docs/performance.md, from the times of whole products.
+ROW_CYCLES = 0.06
+"""Extra cycles for each row, which comes from the first cache."""
 VECTOR_CYCLES = 0.3
 """Extra cycles for each vector, which comes from the second cache."""
 FAR_ROWS_VECTOR_CYCLES = 0.1
@@ -48,20 +51,24 @@ def best_tile(
             for r in range(1, 17):
                 if r * vectors + vectors + 1 > registers or r > rows:
                     continue
-                cost = tile_cost(Tile(r, vectors, lanes), rows, columns, vector_cycles)
+                cost = tile_cost(
+                    target.speeds, Tile(r, vectors, lanes), rows, columns, vector_cycles
+                )
                 if (cost, lanes) < (best_cost, best.lanes):
                     best, best_cost = Tile(r, vectors, lanes), cost
     return best
 
 
-def tile_cost(tile: Tile, rows: int, columns: int, vector_cycles: float = VECTOR_CYCLES) -> float:
+def tile_cost(
+    speeds: Speeds, tile: Tile, rows: int, columns: int, vector_cycles: float = VECTOR_CYCLES
+) -> float:
     """The relative time of rows x columns results, for one step of k.
 
-    The model is two multiply-adds and two loads a cycle, with a latency of 4 cycles. Vectors come
-    from the second cache, rows from the first, unless `vector_cycles` says otherwise.
+    Vectors come from the second cache, rows from the first, unless `vector_cycles` says otherwise.
     """
     tiles = -(-rows // tile.rows) * -(-columns // tile.columns)
     chains = tile.rows * tile.vectors
     loads = tile.vectors + tile.rows
-    cycles = max(chains / 2, loads / 2, 4.0) + 0.06 * tile.rows + vector_cycles * tile.vectors
+    cycles = max(chains / speeds.arithmetic, loads / speeds.loads, speeds.latency)
+    cycles += ROW_CYCLES * tile.rows + vector_cycles * tile.vectors
     return tiles * cycles

@@ -14,6 +14,7 @@ from math import prod
 from ferrule.base.records import dataclass
 from ferrule.codegen.intrinsics import INTRINSICS, TILE
 from ferrule.codegen.plan import Plan, loads, step_of
+from ferrule.codegen.primitives.editing import ScheduleError
 from ferrule.codegen.primitives.products import is_dot
 from ferrule.codegen.schedules.packed import pack
 from ferrule.ir.dtype import dtypes
@@ -25,8 +26,6 @@ TILE_COPIES = 2
 """Copies of a tile register along rows and along columns, if there are as many."""
 PANEL_L1_SHARE = 2 / 3
 """The share of the first cache for a panel."""
-BLOCK_L2_SHARE = 1 / 2
-"""The share of the second cache for a block of rows."""
 
 
 @dataclass(frozen=True)
@@ -43,12 +42,12 @@ def schedule_amx(plan: Plan, name: str, reduce: str) -> bool:
     pairs = INTRINSICS[TILE.pairs]
     nest = plan.nest(reduce)
     if not TILE.is_native(plan.target) or len(nest.loops) != 1:
-        return False
+        raise ScheduleError("there are none, or the terms have several axes")
     k = nest.loops[0].range
     whole = k.size.is_const and k.size.arg % (TERMS_PER_PAIR * TILE.terms) == 0
     axes = _axes(plan, name, reduce) if whole and is_dot(nest, k, pairs) else None
     if axes is None:
-        return False
+        raise ScheduleError("its operands do not fill tiles of bfloat16 or bytes")
     _Product(plan, name, reduce, axes, k.size.arg).apply()
     return True
 
@@ -131,7 +130,7 @@ class _Product:
         target = self.plan.target
         tiles = -(-int(self.axes.rows.size.arg) // tile_rows)
         row_bytes = self.terms * dtypes.bfloat16.itemsize
-        most = max(1, int(target.l2_bytes * BLOCK_L2_SHARE) // (row_bytes * tile_rows))
+        most = max(1, target.l2_bytes // 2 // (row_bytes * tile_rows))
         blocks = -(-tiles // most)
         threads = min(target.max_threads, tiles)
         return -(-tiles // (-(-blocks // threads) * threads))

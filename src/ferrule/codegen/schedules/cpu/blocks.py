@@ -154,7 +154,8 @@ def _lines(index: Expr, operands: Operands, m: Expr) -> Expr | None:
 
 
 def _least_cost(plan: Plan, itemsize: int, rows: int, columns: int) -> float:
-    return tile_cost(best_tile(plan.target, itemsize, rows, columns), rows, columns)
+    tile = best_tile(plan.target, itemsize, rows, columns)
+    return tile_cost(plan.target.speeds, tile, rows, columns)
 
 
 def _is_long_sum(operands: Operands) -> bool:

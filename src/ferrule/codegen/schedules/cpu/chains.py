@@ -17,16 +17,13 @@ from ferrule.base.records import dataclass
 from ferrule.codegen.kernel import Nest, can_overwrite, reads
 from ferrule.codegen.plan import Plan, loads, step_of
 from ferrule.codegen.primitives.nests import takes_from
+from ferrule.codegen.schedules.copies import unroll_terms
 from ferrule.codegen.schedules.tile import best_tile
 from ferrule.ir.expr import Expr
 
 # Set between 2026-11-21 and 23; not measured by themselves.
-MAX_ROW_VECTORS = 4
-"""Vectors of rows in a block."""
 BLOCK_OVERHEAD = 0.5
 """The fixed part of a block's time, in units of the time of one vector of rows."""
-CHUNKS_PER_THREAD = 4
-"""Chunks for each thread, at least, if rows are long enough."""
 
 
 def has_stages(plan: Plan, name: str) -> bool:
@@ -38,11 +35,12 @@ def _is_stage(plan: Plan, name: str) -> bool:
     return any(c.monoid is None and c.store is None for c in plan.nest(name).computes)
 
 
-def schedule_chain(plan: Plan, name: str) -> None:
+def schedule_chain(plan: Plan, name: str) -> bool:
     """Schedule a root nest with stages; if they are no chain, its loops stay as they are."""
     done = plan.attempt(_schedule_blocks, name)
     if not done and not any(n.at == (name, 0) for n in plan.kernel.nests):
         plan.attempt(_share_out, name)
+    return True
 
 
 def _schedule_blocks(plan: Plan, name: str) -> bool:
@@ -136,11 +134,10 @@ class _Chain:
         others = prod(
             loop.range.size.max for loop in self.plan.nest(self.name).loops[: self.depth - 1]
         )
-        vectors = MAX_ROW_VECTORS
+        vectors = self.plan.sums_at_once // 2
         while vectors > 1 and (
             vectors * lanes * row > self.plan.target.l2_bytes // 2
-            or others * -(-size.max // (vectors * lanes))
-            < CHUNKS_PER_THREAD * self.plan.target.max_threads
+            or others * -(-size.max // (vectors * lanes)) < self.plan.enough_chunks
         ):
             vectors -= 1
         whole = range(-(-size.min // lanes), -(-size.max // lanes) + 1)  # numbers of vectors in all
@@ -262,9 +259,7 @@ def _tile(
         k = [loop for loop in nest.loops if loop.range not in nest.computes[0].ranges][-1]
         if k.end is not None:
             continue
-        if k.range.size.max >= 8:
-            _, one = plan.split(n, k.range, 4, "peel")
-            plan.do("unroll", n, one)
+        unroll_terms(plan, n, k.range)
         plan.limit(n, plan.loops(n)[0])
     return tiles
 

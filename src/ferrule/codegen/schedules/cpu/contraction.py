@@ -6,17 +6,27 @@ that fit the caches.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
-from math import ceil, gcd, prod
+from math import gcd, prod
 
 from ferrule.base.records import dataclass
 from ferrule.codegen.kernel import Kind, Nest
-from ferrule.codegen.plan import Plan, bytes_loaded, load_step, loads, outer_loads, step_of
+from ferrule.codegen.plan import (
+    Plan,
+    Proposal,
+    bytes_loaded,
+    load_step,
+    loads,
+    outer_loads,
+    step_of,
+)
+from ferrule.codegen.primitives.editing import ScheduleError
+from ferrule.codegen.schedules.copies import unroll_terms
 from ferrule.codegen.schedules.cpu.amx import schedule_amx
 from ferrule.codegen.schedules.cpu.blocks import schedule_blocks
 from ferrule.codegen.schedules.cpu.depthwise import schedule_taps
-from ferrule.codegen.schedules.cpu.gemv import schedule_panels
+from ferrule.codegen.schedules.cpu.gemv import panels
 from ferrule.codegen.schedules.cpu.inner_products import schedule_dots
 from ferrule.codegen.schedules.packed import is_far, pack
 from ferrule.codegen.schedules.tensorize import intrinsic_for, tensorize_contraction
@@ -25,31 +35,20 @@ from ferrule.codegen.schedules.tile import (
     VECTOR_CYCLES,
     Tile,
     best_tile,
-    tile_cost,
 )
 from ferrule.ir.expr import Expr
 from ferrule.ir.target import LINE_BYTES, PAGE_BYTES
 
 # Tuning constants. They were set with the changes of 2026-11-21 and 22, on the processors of
 # docs/performance.md; what was measured then are whole kernels, not each number by itself.
-MAX_COPIED_BYTES = 2 << 20
-"""Bytes of a copied block of far rows. Larger blocks mean that panels are packed less often."""
-FAR_ROWS_MIN_COLUMNS = 512
-"""Columns from which it matters that rows are read again for each panel."""
 MAX_PAGES = 64
 """Pages that are read in turns without misses in the address cache (TLB)."""
+FAR_ROWS_MIN_COLUMNS = 512
+"""Columns from which it matters that rows are read again for each panel."""
 MAX_BLOCK_ROWS = 512
 """Rows of accumulators that stay in memory between two blocks of k."""
-COPY_CYCLES = 1.0
-"""Cycles to copy an element of a panel, which comes from the third cache."""
-IMBALANCE = 0.5
-"""Blocks; the expected delay of the slowest of equally loaded threads."""
-UNEVEN_IMBALANCE = 0.1
-"""Blocks; the same if some threads have a block more than others, which take over the rest."""
-EQUAL_TIME_RATIO = 1.005
-"""Times as long as the best choice that still counts as equal."""
-MIN_TILES = 8
-"""Tiles in a block of rows, if there are several blocks."""
+MIN_TILES = 4
+"""Tiles of rows that a panel of columns is packed for."""
 
 
 def is_contraction(root: Nest, nest: Nest) -> bool:
@@ -64,20 +63,36 @@ def is_contraction(root: Nest, nest: Nest) -> bool:
     return len(found) >= 2 and any(missing)
 
 
-def schedule_contraction(plan: Plan, name: str, n: str) -> bool:
-    """Tile the reduce `n` of the root nest `name`; False where no tile suits it."""
-    forms = schedule_amx, schedule_taps, schedule_dots, schedule_blocks
-    if any(plan.attempt(form, name, n) for form in forms):
-        return True
-    root, found = plan.nest(name), loads(plan.nest(n).computes[0].value)
-    if any(schedule_panels(plan, name, n, loop.range) for loop in root.loops):
-        return True
-    axes = [o.range for o in root.loops if any(o.range not in e.ranges for e in found)]
-    return plan.least(*[partial(_tiles_along, name=name, n=n, v=v) for v in reversed(axes)])
+def schedule_contraction(plan: Plan, name: str) -> bool:
+    """Tile the only reduce inside of a root nest."""
+    below = plan.below(name)
+    root, nest = plan.nest(name), plan.nest(below[0])
+    if len(below) > 1 or not is_contraction(root, nest):
+        raise ScheduleError("no load is used for several results")
+    found = loads(nest.computes[0].value)
+    axes = [o.range for o in reversed(root.loops) if any(o.range not in e.ranges for e in found)]
+
+    def of(form: str, schedule: Callable[..., bool], **where: Expr) -> Proposal:
+        return Proposal(form, partial(schedule, name=name, reduce=nest.name, **where))
+
+    dots = of("inner products", schedule_dots)
+    tiles = [of(f"tiles along {v}", _tiles_along, v=v) for v in axes]
+    copies = (
+        of("tile registers", schedule_amx),
+        of("taps", schedule_taps),
+        *([dots] if len(nest.loops) > 1 else []),  # blocks copy both operands of such sums
+        of("blocks", schedule_blocks),
+    )
+    return plan.best("copies", *copies) or plan.best(
+        "form",
+        *panels(plan, name, nest.name, far=True),
+        Proposal("in registers", lambda plan: plan.least("lanes", *tiles, dots)),
+    )
 
 
-def _tiles_along(plan: Plan, name: str, n: str, v: Expr) -> bool:
+def _tiles_along(plan: Plan, name: str, reduce: str, v: Expr) -> bool:
     """Tile a reduce with lanes along `v`."""
+    n = reduce
     root, nest = plan.nest(name), plan.nest(n)
     m = _row_axis(root, loads(nest.computes[0].value), v)
     rows, columns = m.size.max if m is not None else 1, v.size.max
@@ -86,7 +101,7 @@ def _tiles_along(plan: Plan, name: str, n: str, v: Expr) -> bool:
     cycles = _vector_cycles(plan, nest, rows, columns)
     tile = best_tile(plan.target, itemsize, rows, columns, cycles)
     if columns < 2 or tile.lanes == 1:
-        return False
+        raise ScheduleError("too few for a vector")
     if intrinsic is not None and tile.lanes in intrinsic.lanes:
         tensorize_contraction(plan, n, intrinsic, v)
     _Contraction(plan, name, n, v, m, tile).apply()
@@ -263,14 +278,10 @@ class _Contraction:
             for e in of_rows
             if self.v not in e.ranges and step_of(e.src[0], self.m) == 1 and is_far(e, k)
         ]
-        if (
-            not (len(far) == len(of_rows) == 1)
-            or k.size.arg < 64
-            or self.m.size.arg < 8 * self.tile.rows
-        ):
+        if not (len(far) == len(of_rows) == 1) or k.size.arg < MAX_PAGES:
             return []
         rows = self.tile.rows
-        limit = min(plan.target.l2_bytes * 9 // 5, MAX_COPIED_BYTES)
+        limit = 2 * plan.target.l2_bytes
         most = max(1, limit // (k.size.arg * far[0].dtype.itemsize * rows))
         threads = plan.target.max_threads
         blocks = -(-self.m.size.arg // (rows * most))
@@ -288,29 +299,14 @@ class _Contraction:
         return [outside]
 
     def _row_blocks(self, outer: Sequence[Expr], batch: Sequence[Expr]) -> int:
-        """The number of blocks of rows with about the least time; the fewest of equally good ones.
+        """The number of blocks of rows: one, or as many as threads need to have equal shares.
 
-        Each block copies its panel anew, the last tiles of a block may be done twice, and a thread
-        may have one block more than another, or be delayed.
+        Each block copies its panel anew.
         """
-        threads = self.plan.target.max_threads
         chunks = outer[0].size.max * prod(r.size.max for r in batch)
         tiles = outer[1].size.max
         least = -(-tiles * self.tile.rows // MAX_BLOCK_ROWS) if self._exceeds_cache() else 1
-        if threads == 1:
-            return least
-        rows, columns = self.tile.rows, self.tile.columns
-        copy = columns * COPY_CYCLES / tile_cost(self.tile, rows, columns)
-
-        def tiles_of_a_thread(blocks: int) -> float:
-            share = chunks * blocks / threads
-            blocks_of_a_thread = max(ceil(share) + UNEVEN_IMBALANCE, share + IMBALANCE)
-            return blocks_of_a_thread * (ceil(tiles / blocks) + copy)
-
-        times = [tiles_of_a_thread(n) for n in range(least, max(least, tiles // MIN_TILES) + 1)]
-        return least + next(
-            n for n, time in enumerate(times) if time <= EQUAL_TIME_RATIO * min(times)
-        )
+        return max(least, self.plan.parts(chunks, tiles // (2 * MIN_TILES)))
 
     def _unroll_reduce(self) -> None:
         """Unroll the innermost loop that is combined over."""
@@ -318,10 +314,7 @@ class _Contraction:
         nest = plan.nest(self.reduce)
         of_result = [loop for loop in nest.loops if loop.range in nest.computes[0].ranges]
         combined = [loop for loop in nest.loops if loop not in of_result]
-        k = combined[-1].range
-        if k.size.max >= 8:
-            _, term = plan.split(self.reduce, k, 4, "peel")
-            plan.do("unroll", self.reduce, term)
+        unroll_terms(plan, self.reduce, combined[-1].range)
 
     def _pack_operands(self, at: str, depth: int, panel: int) -> None:
         """Pack the loads along the lanes if many tiles of rows use them."""
@@ -336,7 +329,7 @@ class _Contraction:
             step = load_step(e, along[0])
             few = tiles * self.tile.rows <= MAX_BLOCK_ROWS
             near = few and (self._is_even(nest, e) or self._fits_first_cache(nest, e))
-            if step == 1 and (tiles < 4 or near):
+            if step == 1 and (tiles < MIN_TILES or near):
                 continue
             self._pack(nest, e, at, depth)
 
@@ -361,7 +354,7 @@ class _Contraction:
         width = self.tile.columns * e.dtype.itemsize
         together = k.size.max * max(gcd(step, PAGE_BYTES), width) // PAGE_BYTES
         whole = step % LINE_BYTES == 0
-        return whole and k.size.max <= MAX_PAGES and together <= self.plan.l1_ways * 3 // 4
+        return whole and together <= self.plan.l1_ways
 
     def _pack(self, nest: Nest, e: Expr, at: str, depth: int) -> None:
         """Copy a load in the order in which the tile reads it: k outermost, lanes innermost."""
@@ -372,5 +365,5 @@ class _Contraction:
             r for r in result_axes if r in e.ranges
         ]
         size = prod(r.size.max for r in axes) * e.dtype.itemsize
-        if size <= self.plan.target.l2_bytes * 5 // 8 and all(r.size.is_const for r in axes):
+        if size <= self.plan.target.l2_bytes and all(r.size.is_const for r in axes):
             pack(self.plan, self.reduce, e, at, depth, axes, self.tile.lanes)

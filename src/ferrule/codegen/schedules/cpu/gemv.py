@@ -7,50 +7,60 @@ panel of sums, up to two pages wide. So much is read in one place, and later row
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from functools import partial
 from math import prod
 
-from ferrule.codegen.plan import Plan, loads, step_of
+from ferrule.codegen.plan import PREFETCH_BYTES, Plan, Proposal, loads, step_of
+from ferrule.codegen.primitives.editing import ScheduleError
 from ferrule.ir.expr import Expr
 from ferrule.ir.target import LINE_BYTES, PAGE_BYTES
 
-# Tuning constants of 2026-11-22, on the processors of docs/performance.md.
-MAX_ROWS = 4
-"""Results that one element of the matrix adds to. Not measured."""
-MIN_STEP_BYTES = 1024
-"""Bytes from one step to the next, of one row; of shorter rows few lines are read at a time."""
 MAX_PANEL_BYTES = 2 * PAGE_BYTES
-"""Bytes of a row of a panel."""
-AHEAD_BYTES = 16 << 10
-"""Bytes of a panel between the read and the prefetched place; 8 to 64 KiB were equally good."""
-TERMS_AT_ONCE = 8
-"""Terms that are added at a time; half of them for three or four rows, to fit the registers."""
+"""Bytes of a row of a panel (2026-11-22, Zen 4 and 5)."""
+FAR_STEP_BYTES = PAGE_BYTES // 4
+"""Bytes from one term to the next from which on a page has too few of them for a processor to
+prefetch more (2026-11-22, Zen 4 and 5)."""
 
 
-def schedule_panels(plan: Plan, name: str, reduce: str, v: Expr) -> bool:
-    """Schedule the only reduce inside a root with lanes along `v`; False if it does not suit."""
+def panels(plan: Plan, name: str, reduce: str, *, far: bool) -> list[Proposal]:
+    """Panels along each axis of the results along which all loads are contiguous, for the only
+    reduce inside of a root; none if its terms have several axes.
+
+    They are those whose terms are far apart in memory, or those whose terms are not.
+    """
     root, nest = plan.nest(name), plan.nest(reduce)
     if len(nest.loops) != 1 or len(nest.computes) != 1 or len(plan.below(name)) != 1:
-        return False
-    k = nest.loops[0].range
-    found = [e for e in loads(nest.computes[0].value) if v in e.ranges]
-    wide = [e for e in found if k in e.ranges]
-    rows = [o.range for o in root.loops if o.range is not v and _is_invariant(wide, o.range)]
-    count = prod(r.size.max for r in rows)
-    least = MIN_STEP_BYTES if count == 1 else PAGE_BYTES
-    far = all(step_of(e.src[0], v) == 1 for e in found) and all(
-        step_of(e.src[0], k) * e.dtype.itemsize >= least for e in wide
-    )
-    sizes = [r.size for r in (v, *rows)]
-    if not wide or not far or count > MAX_ROWS or any(not n.is_const for n in sizes):
-        return False
-    if k.size.max < 4 * TERMS_AT_ONCE:
-        return False
-    _apply(plan, name, reduce, v, rows, TERMS_AT_ONCE if count <= 2 else TERMS_AT_ONCE // 2)
+        return []
+    k, found = nest.loops[0].range, loads(nest.computes[0].value)
+    return [
+        Proposal(f"panels along {v}", partial(_schedule, name=name, reduce=reduce, v=v, wide=wide))
+        for v in [loop.range for loop in root.loops]
+        if all(step_of(e.src[0], v) in (0, 1) for e in found)
+        and (wide := [e for e in found if {v, k} <= e.ranges])
+        and far == all(step_of(e.src[0], k) * e.dtype.itemsize >= FAR_STEP_BYTES for e in wide)
+    ]
+
+
+def _schedule(plan: Plan, name: str, reduce: str, v: Expr, wide: Sequence[Expr]) -> bool:
+    root, (loop,) = plan.nest(name), plan.nest(reduce).loops
+    rows = [
+        o.range
+        for o in root.loops
+        if o.range is not v and all(o.range not in e.ranges for e in wide)
+    ]
+    if any(not r.size.is_const for r in (v, *rows)):
+        raise ScheduleError("a size is not known")
+    count = prod([r.size.max for r in rows])
+    steps = 1  # terms at once: each has a vector, and one for each row that multiplies it
+    while 2 * steps * (count + 1) + count <= plan.target.n_vector_registers:
+        steps *= 2
+    if count > steps:
+        raise ScheduleError("its sums would be loaded more often than the matrix")
+    if loop.range.size.max < steps:
+        raise ScheduleError(f"its sums have less than {steps} terms")
+    _apply(plan, name, reduce, v, rows, steps)
     return True
-
-
-def _is_invariant(wide: list[Expr], r: Expr) -> bool:
-    return all(r not in e.ranges for e in wide)
 
 
 def _apply(plan: Plan, name: str, reduce: str, v: Expr, rows: list[Expr], steps: int) -> None:
@@ -96,5 +106,5 @@ def _prefetch_steps(plan: Plan, reduce: str, terms: Expr, step_bytes: int) -> No
     for e in loads(nest.computes[0].value):
         size = prod(x.size.max for x in e.ranges) * e.dtype.itemsize
         if size > 2 * plan.target.l2_bytes and e.arg not in dict(plan.nest(reduce).ahead):
-            distance = step_of(e.src[0], terms) * -(-AHEAD_BYTES // step_bytes)
+            distance = step_of(e.src[0], terms) * -(-PREFETCH_BYTES // step_bytes)
             plan.do("prefetch", reduce, e.arg, distance)

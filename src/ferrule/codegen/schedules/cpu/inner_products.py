@@ -8,32 +8,19 @@ partial sums, which is added up at the end. A tile is rows x columns of such vec
 from __future__ import annotations
 
 from collections.abc import Sequence
-from math import prod
 
 from ferrule.base.records import dataclass
 from ferrule.codegen.analysis.window import distance
 from ferrule.codegen.kernel import Nest
 from ferrule.codegen.plan import Plan, bytes_loaded, loads, step_of
+from ferrule.codegen.primitives.editing import ScheduleError
 from ferrule.codegen.schedules.tile import Tile, best_tile
 from ferrule.ir.expr import TRUE, Expr
-from ferrule.ir.target import LINE_BYTES
+from ferrule.ir.target import PAGE_BYTES
 
-# Tuning constants of 2026-11-21 and 23, on the processors of docs/performance.md: the gradient of a
-# 1 x 1 convolution's weights then took two thirds of the time. Not measured one by one.
-MIN_VECTORS = 24
-"""Vectors of adjacent terms; with fewer, loading and storing partial sums takes too long."""
-REDUCE_CYCLES = 15.0
-"""Cycles to add up the lanes of one result."""
-TRANSPOSE_CYCLES = 0.45
-"""Cycles to transpose one element of a block, which long sums do otherwise."""
-PANEL_CYCLES = 0.25
-"""Cycles to transpose one element of a panel, which plain products do."""
-SPLIT_LINE_CYCLES = 0.012
-"""Extra cycles for each product if vectors cross cache lines."""
+# Tuning constants of 2026-11-21 and 23, Zen 4 and 5; not measured one by one.
 MAX_BLOCK_RESULTS = 64
 """Results along each axis of a block."""
-ROWS_L1_SHARE = 0.8
-"""The share of the first cache for the rows of a tile; the rest is for partial sums."""
 MAX_ROWS = 8
 """Rows of a tile: each row and column is a separate stream of reads."""
 
@@ -51,52 +38,33 @@ class _Axes:
 
 
 def schedule_dots(plan: Plan, name: str, reduce: str) -> bool:
-    """Schedule the contraction `reduce` of the root nest `name`; False if it does not suit."""
+    """Schedule the contraction `reduce` of the root nest `name`."""
     axes = _axes(plan.nest(name), plan.nest(reduce))
-    if axes is None or not _pays(plan, plan.nest(reduce), axes):
-        return False
+    if _size(axes.terms) < _lanes(plan) ** 2:
+        raise ScheduleError("to add up the lanes of a result would take longer than its products")
     _Dots(plan, name, reduce, axes).apply()
     return True
 
 
-def _axes(root: Nest, nest: Nest) -> _Axes | None:
+def _axes(root: Nest, nest: Nest) -> _Axes:
     found = loads(nest.computes[0].value)
     result_axes = [loop.range for loop in root.loops]
     terms = [loop.range for loop in nest.loops]
     if len(found) != 2 or any(not r.size.is_const for r in (*result_axes, *terms)):
-        return None
+        raise ScheduleError("it has more than two operands, or a size is not known")
     near = [r for r in terms if all(step_of(e.src[0], r) == 1 for e in found)]
     a, b = found
     rows = [r for r in result_axes if r in a.ranges and r not in b.ranges]
     columns = [r for r in result_axes if r in b.ranges and r not in a.ranges]
     plain = all(len(e.src) == 2 and e.src[1] is TRUE for e in found)
     if not near or not rows or not columns or not plain:
-        return None
+        raise ScheduleError("its terms are not adjacent in both operands")
     longest = max(rows, key=_size), max(columns, key=_size), max(near, key=_size)
     return _Axes(*longest, tuple(r for r in terms if r is not longest[2]))
 
 
 def _size(r: Expr) -> int:
     return int(r.size.arg)
-
-
-def _pays(plan: Plan, nest: Nest, axes: _Axes) -> bool:
-    """True if adding up lanes takes less time than transposing operands.
-
-    Other schedules transpose both operands, or one in a plain product.
-    """
-    rows, columns, terms = _size(axes.rows), _size(axes.columns), _size(axes.terms)
-    if terms < MIN_VECTORS * _lanes(plan) or min(rows, columns) < 4:
-        return False
-    both = TRANSPOSE_CYCLES / rows + TRANSPOSE_CYCLES / columns
-    transposed = both if axes.others else PANEL_CYCLES / max(rows, columns)
-    whole = all(
-        step_of(e.src[0], r) * e.dtype.itemsize % LINE_BYTES == 0
-        for e in loads(nest.computes[0].value)
-        for r in (axes.rows, axes.columns, *axes.others)
-    )
-    cost = REDUCE_CYCLES / prod(_size(r) for r in (axes.terms, *axes.others))
-    return cost + (0.0 if whole else SPLIT_LINE_CYCLES) < transposed
 
 
 def _lanes(plan: Plan) -> int:
@@ -142,7 +110,7 @@ class _Dots:
         counts = [-(-size // MAX_BLOCK_RESULTS) for size in sizes]
         while counts[0] * counts[1] < self.plan.target.max_threads:
             longer = 0 if sizes[0] * counts[1] >= sizes[1] * counts[0] else 1
-            if sizes[longer] < 8 * counts[longer]:
+            if sizes[longer] < MAX_ROWS * counts[longer]:
                 break
             counts[longer] *= 2
         rows, columns = (-(-size // n) for size, n in zip(sizes, counts, strict=True))
@@ -180,7 +148,8 @@ class _Dots:
         plan, target = self.plan, self.plan.target
         vectors = -(-_size(self.axes.terms) // _lanes(plan))
         most = min(
-            int(target.l1_bytes * ROWS_L1_SHARE) // (tile.rows * target.vector_bytes),
+            # one way of the first cache is for partial sums
+            (target.l1_bytes - PAGE_BYTES) // (tile.rows * target.vector_bytes),
             target.l2_bytes // 2 // (columns * target.vector_bytes),
         )
         if vectors <= most:

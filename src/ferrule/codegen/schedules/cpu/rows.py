@@ -11,6 +11,8 @@ from math import prod
 from ferrule.codegen.analysis.vector_shuffles import MAX_VECTORS
 from ferrule.codegen.kernel import Kind, Loop, Nest
 from ferrule.codegen.plan import (
+    MAX_CACHED_BYTES,
+    MIN_LANES,
     MIN_PARALLEL_WORK,
     Plan,
     Proposal,
@@ -20,19 +22,13 @@ from ferrule.codegen.plan import (
 )
 from ferrule.codegen.primitives.editing import descendants
 from ferrule.codegen.primitives.nests import mergeable, shared_row
-from ferrule.codegen.schedules.cpu.gemv import schedule_panels
+from ferrule.codegen.schedules.cpu.gemv import panels
 from ferrule.codegen.schedules.cpu.streams import bypasses_caches, partition_loops
 from ferrule.ir.expr import COSTLY, Expr, ExprOp, const, toposort
 from ferrule.ir.target import LINE_BYTES, PAGE_BYTES
 
 # Tuning constants, set between 2026-11-21 and 23 on the processors of docs/performance.md. Those
 # without a figure were not measured by themselves.
-MAX_UNROLLED_VECTORS = 4
-"""Vectors of a short row, which then stays in registers."""
-MANY_RESULTS = 16
-"""Results that fill a vector."""
-CHUNKS_PER_THREAD = 8
-"""Chunks for each thread, if each chunk computes again what all results need."""
 MIN_WORK_RATIO = 8
 """Work of a chunk relative to what it computes again, at least."""
 STREAMS = 2
@@ -40,19 +36,22 @@ STREAMS = 2
 0.93 of the time for 64 MiB on two threads of a Zen 5."""
 MIN_STREAM_BYTES = 4 * PAGE_BYTES
 """Bytes of a part of a row."""
-UNCACHED_READ_BYTES = 32 << 20
-"""Bytes, more than third caches keep."""
-CHUNK_MULTIPLE = 64
-"""Elements; chunks whose size is a multiple have only full vectors."""
 
 
 def schedule_rows(plan: Plan, name: str) -> bool:
     """Schedule a root nest and the reduces inside it, with the lanes that take the least time."""
     merge_siblings(plan, plan.below(name))
     _recompute_first(plan, name, plan.below(name))
-    axes = _lane_axes(plan, name, plan.below(name))
-    lanes = [partial(_schedule_lanes, name=name, column=axis) for axis in axes]
-    found = plan.best(*map(Proposal, lanes))
+    below = plan.below(name)
+    lanes = [
+        Proposal(
+            f"along {'the terms' if axis is None else axis}",
+            partial(_schedule_lanes, name=name, column=axis),
+        )
+        for axis in _lane_axes(plan, name, below)
+    ]
+    far, near = (panels(plan, name, below[0], far=far) for far in (True, False))
+    found = plan.best("lanes", *far, *lanes, *near)
     partition_joins(plan, name)
     return found
 
@@ -87,8 +86,6 @@ def _lane_axes(plan: Plan, name: str, below: Sequence[str]) -> list[Expr | None]
 def _schedule_lanes(plan: Plan, name: str, column: Expr | None) -> bool:
     """Schedule a root and its reduces with lanes along a result axis, or else along the terms."""
     below = plan.below(name)
-    if column is not None and len(below) == 1 and schedule_panels(plan, name, below[0], column):
-        return True
     if column is not None:
         apart = [n for n in below if n not in _inside(plan, name, below, column)]
         _columns(plan, name, below, column)
@@ -157,12 +154,12 @@ def _recompute_first(plan: Plan, name: str, below: Sequence[str]) -> None:
         return
     r = loops[0].range
     worth_it = whole // (MIN_WORK_RATIO * max(once, 1))
-    chunks = min(CHUNKS_PER_THREAD * plan.target.max_threads, r.size.max, worth_it)
+    chunks = min(plan.enough_chunks, r.size.max, worth_it)
     if chunks < plan.target.max_threads:
         return
     size = -(-r.size.max // chunks)
-    if size > CHUNK_MULTIPLE and len(loops) == 1:
-        size = -(-size // CHUNK_MULTIPLE) * CHUNK_MULTIPLE
+    if size > LINE_BYTES and len(loops) == 1:  # so that only the last chunk has a part of a vector
+        size = -(-size // LINE_BYTES) * LINE_BYTES
     if size > 1:
         plan.do("split", name, r, size, "peel")
     for n in reversed(first):
@@ -189,9 +186,9 @@ def column_axis(
                 if terms.isdisjoint(e.src[0].ranges):
                     continue
                 inner = n.loops[-1].range
-                along += step_of(e.src[0], r) == 1 and r.size.max >= 4
-                differs = r in e.src[0].ranges or r.size.max < MANY_RESULTS
-                across += differs and step_of(e.src[0], inner) == 1 and inner.size.max >= 4
+                along += step_of(e.src[0], r) == 1 and r.size.max >= MIN_LANES
+                differs = r in e.src[0].ranges or r.size.max < plan.target.lanes(4)
+                across += differs and step_of(e.src[0], inner) == 1 and inner.size.max >= MIN_LANES
         if along > across and along > best_score:
             best, best_score = r, along
     return best
@@ -227,13 +224,13 @@ def _gather_axis(plan: Plan, name: str, below: Sequence[str]) -> Expr | None:
     direct = [plan.nest(n) for n in below]
     found = [e for n in direct for c in n.computes for e in loads(c.value)]
     inner = [n.loops[-1].range for n in direct]
-    if any(step_of(e.src[0], r) == 1 and r.size.max >= 4 for e in found for r in inner):
+    if any(step_of(e.src[0], r) == 1 and r.size.max >= MIN_LANES for e in found for r in inner):
         return None
     shortest = min((n.at[1] for n in direct if n.at is not None and n.at[0] == name), default=0)
     fit = [
         loop.range
         for loop in nest.loops[:shortest]
-        if loop.range.size.max >= 8
+        if loop.range.size.max >= MIN_LANES
         and all(step_of(e.src[0], loop.range) >= 0 for e in found)
         and all(loop.range not in e.src[1].ranges for e in found)
     ]
@@ -250,8 +247,9 @@ def _count_near(found: Sequence[Expr], r: Expr) -> int:
 def _columns(plan: Plan, name: str, below: Sequence[str], r: Expr) -> None:
     """Put lanes along a result axis: every reduce keeps a vector of results."""
     lanes = plan.lanes(plan.nest(name), r.size.max)
-    many = r.size.max >= 8 * lanes * 4 * plan.target.max_threads
-    vectors = 4 if many else 1
+    vectors = plan.sums_at_once // 2
+    if r.size.max < plan.enough_chunks * vectors * lanes:
+        vectors = 1
     outer, inner = plan.split(name, r, lanes * vectors, "mask")
     lane_loops = plan.vectors(name, inner, lanes)
     loops = plan.loops(name)
@@ -304,11 +302,11 @@ def _reduce_lanes(plan: Plan, n: str) -> None:
         for loop in others
         if loop.kind is Kind.SERIAL and any([step_of(index, loop.range) == 1 for index in found])
     ]
-    along = [Proposal(partial(_lanes_along, n=n, r=r)) for r in (last.range, *fit)]
-    if _loads_neighbours(nest, last.range):
-        plan.best(*along)
-    else:  # its lanes gather, which pays where much is computed of each element
-        plan.best(Proposal(lambda _: True), *along)
+    along = [Proposal(f"along {r}", partial(_lanes_along, n=n, r=r)) for r in (last.range, *fit)]
+    if not _loads_neighbours(nest, last.range):
+        # Its lanes gather, which pays where much is computed of each element.
+        along.insert(0, Proposal("none", lambda _: True))
+    plan.best(f"lanes of {n}", *along)
 
 
 def _loads_neighbours(nest: Nest, r: Expr) -> bool:
@@ -326,7 +324,7 @@ def _lanes_along(plan: Plan, n: str, r: Expr) -> bool:
     lanes = plan.lanes(nest, r.size.max)
     if lanes == 1 or any(c.at == (n, len(nest.loops)) for c in plan.kernel.nests):
         return False
-    most = 4 * lanes
+    most = plan.sums_at_once // 2 * lanes
     if _is_memory_bound(plan, nest):
         found = [e for c in nest.computes for e in loads(c.value)]
         widest = max(e.dtype.itemsize for e in found)
@@ -335,8 +333,9 @@ def _lanes_along(plan: Plan, n: str, r: Expr) -> bool:
             _read_in_streams(plan, n, r, most, lanes)
             return True
         lanes = min(lanes, LINE_BYTES // 2 // widest)
-    fit = (c for c in (2, 4, 8) if c * lanes <= min(most, r.size.max))
-    copies = max(fit, default=1)
+    copies = 1
+    while 2 * copies * lanes <= min(most, r.size.max):
+        copies *= 2
     _, inner = plan.split(n, r, lanes * copies, "peel")
     plan.do("group", n, plan.vectors(n, inner, lanes))
     return True
@@ -363,7 +362,7 @@ def _is_memory_bound(plan: Plan, nest: Nest) -> bool:
     Loads of whole lines overtake the processor's own prefetches there; loads of half lines do not.
     """
     found = [e for c in nest.computes for e in loads(c.value)]
-    if sum(bytes_loaded(e) for e in found) <= UNCACHED_READ_BYTES:
+    if sum(bytes_loaded(e) for e in found) <= 2 * MAX_CACHED_BYTES:
         return False
     if any(e.op in COSTLY for e in toposort([c.value for c in nest.computes])):
         return False
@@ -384,15 +383,6 @@ def _vectorize_last(plan: Plan, name: str, below: Sequence[str]) -> None:
     last = nest.loops[-1]
     if any(c.store is not None and step_of(c.store.index, last.range) == 1 for c in nest.computes):
         plan.vectorize_inner(name, last)
-        _unroll_few(plan, name, last.range)
-
-
-def _unroll_few(plan: Plan, name: str, row: Expr) -> None:
-    """Unroll the few vectors of a short row."""
-    loop = plan.nest(name).loops[-2:][0]
-    short = loop.range.size.is_const and loop.range.size.max <= MAX_UNROLLED_VECTORS
-    if row in loop.lineage and short and loop.peel is None:
-        plan.do("unroll", name, loop.range)
 
 
 def _share_rows(plan: Plan, name: str) -> None:
@@ -409,7 +399,7 @@ def _share_rows(plan: Plan, name: str) -> None:
 
 def _can_fuse_rows(plan: Plan, name: str) -> bool:
     nest = plan.nest(name)
-    if len(nest.loops) < 2 or nest.loops[0].range.size.max >= 8 * plan.target.max_threads:
+    if len(nest.loops) < 2 or nest.loops[0].range.size.max >= plan.enough_chunks:
         return False
     if nest.loops[1].kind is not Kind.SERIAL or any(o.peel is not None for o in nest.loops[:2]):
         return False

@@ -8,26 +8,25 @@ from collections.abc import Sequence
 from math import prod
 
 from ferrule.codegen.kernel import Nest
-from ferrule.codegen.plan import MIN_PARALLEL_WORK, Plan, loads, step_of
+from ferrule.codegen.plan import MIN_LANES, MIN_PARALLEL_WORK, Plan, loads, step_of
+from ferrule.codegen.primitives.editing import ScheduleError
 from ferrule.codegen.primitives.scans import scanned
+from ferrule.codegen.schedules.cpu.rows import partition_joins
 from ferrule.ir.expr import Expr
 
-MAX_VECTORS = 8
-"""Vectors of totals that run at once, so that others use the time that one waits. Not measured;
-chosen as the 4 cycles of an addition, times the two that begin in a cycle."""
 
-
-def schedule_scan(plan: Plan, name: str, *below: str) -> bool:
+def schedule_scan(plan: Plan, name: str) -> bool:
     """Schedule a root nest and the reduce inside it, if that is a running total."""
+    below = plan.below(name)
     if len(below) != 1:
-        return False
+        raise ScheduleError("there are several reduces")
     (total,) = below
     root, at = plan.nest(name), plan.nest(total).at
     assert at is not None
     around = [loop.range for loop in root.loops[: at[1]]]
     along = next((r for r in around if scanned(plan.nest(total), r) is not None), None)
     if along is None:
-        return False
+        raise ScheduleError("its terms are not those of the result before and one more")
     loops = root.loop_ranges
     others = [r for r in around if r is not along]
     if around[-1] is not along:
@@ -45,6 +44,7 @@ def schedule_scan(plan: Plan, name: str, *below: str) -> bool:
     else:
         _along_columns(plan, name, total, column)
     _share(plan, name)
+    partition_joins(plan, name)
     return True
 
 
@@ -54,7 +54,7 @@ def _column(root: Nest, total: Nest, others: Sequence[Expr]) -> Expr | None:
     found = [e.src[0] for c in total.computes for e in loads(c.value)]
     for loop in root.loops:
         r = loop.range
-        wide = r in others and r.size.is_const and r.size.max >= 4
+        wide = r in others and r.size.is_const and r.size.max >= MIN_LANES
         if wide and all(step_of(index, r) == 1 for index in stores + found):
             return r
     return None
@@ -63,8 +63,8 @@ def _column(root: Nest, total: Nest, others: Sequence[Expr]) -> Expr | None:
 def _along_columns(plan: Plan, name: str, total: str, column: Expr) -> None:
     """Run vectors of totals side by side, each in a register."""
     lanes = plan.lanes(plan.nest(name), column.size.max)
-    most = 4 if plan.work(name) >= MIN_PARALLEL_WORK else MAX_VECTORS
-    vectors = min(most, -(-column.size.max // lanes))
+    shared = plan.work(name) >= MIN_PARALLEL_WORK  # fewer vectors are more chunks
+    vectors = min(plan.sums_at_once // (2 if shared else 1), -(-column.size.max // lanes))
     _, panel = plan.split(name, column, lanes * vectors, "mask")
     inside = plan.vectors(name, panel, lanes)
     rest = plan.others(name, inside)
@@ -77,9 +77,8 @@ def _share(plan: Plan, name: str) -> None:
     """Share out the loops outside of the loop along which totals run."""
     loops = plan.nest(name).loops
     outside = min(n.at[1] for n in plan.kernel.nests if n.at is not None and n.at[0] == name) - 1
-    enough = 8 * plan.target.max_threads
     count = 1
-    while count < outside and prod(o.range.size.max for o in loops[:count]) < enough:
+    while count < outside and prod(o.range.size.max for o in loops[:count]) < plan.enough_chunks:
         count += 1
     plan.share(name, min(count, outside))
 

@@ -9,52 +9,55 @@ from ferrule.codegen.analysis.loop_partitions import segments_of
 from ferrule.codegen.analysis.vector_shuffles import MAX_VECTORS, period
 from ferrule.codegen.analysis.window import distance
 from ferrule.codegen.kernel import Kind, Nest
-from ferrule.codegen.plan import MIN_PARALLEL_WORK, Plan, loads, step_of
+from ferrule.codegen.plan import (
+    MAX_CACHED_BYTES,
+    MIN_LANES,
+    MIN_PARALLEL_WORK,
+    Plan,
+    loads,
+    step_of,
+)
 from ferrule.codegen.policy import MAX_SEGMENTS
+from ferrule.codegen.primitives.editing import ScheduleError
 from ferrule.codegen.primitives.nests import MAX_EXPANDED_TERMS
 from ferrule.ir.expr import COSTLY, Expr, toposort
 from ferrule.ir.target import LINE_BYTES
 
 # Set on 2026-11-21; not measured by themselves.
-MIN_VECTOR_ROW = 8
-"""Elements of a row that fill a vector."""
 CHUNK_ELEMENTS = 8192
 """Elements of a stream that one thread takes at a time."""
-UNCACHED_BYTES = 1 << 24
-"""Bytes of a result that would leave the cache before anyone reads it."""
 
 
-def schedule_stream(plan: Plan, name: str) -> None:
+def schedule_stream(plan: Plan, name: str) -> bool:
     """Schedule element-wise work: lanes along the contiguous axis, the other loops shared out."""
-    if not plan.nest(name).loops:
-        return
-    _choose_lanes(plan, name)
+    if plan.nest(name).loops:
+        _choose_lanes(plan, name)
     if not plan.below(name):
         partition_loops(plan, name)
+    return True
 
 
 def schedule_few_terms(plan: Plan, name: str) -> bool:
     """Schedule sums of a few terms, as over a small window, as element-wise work.
 
-    All loads must be near along some axis: between the borders no load has a mask then. False if
-    several results share such a sum, as each would compute it anew.
+    All loads must be near along some axis: between the borders no load has a mask then. Several
+    results must not share such a sum, as each would compute it anew.
     """
     nest = plan.nest(name)
     below = plan.below(name)
     nests = [plan.nest(n) for n in below]
     if any(n.at is not None and n.at[0] == name and n.at[1] < len(nest.loops) for n in nests):
-        return False
+        raise ScheduleError("several results share a sum")
     terms = sum(_count_terms(plan, name, n) for n in nests)
     found = [e for n in nests for c in n.computes for e in loads(c.value)]
     stores = [c.store.index for c in nest.computes if c.store is not None]
     if terms > MAX_EXPANDED_TERMS or not any(
         _all_near(found, stores, loop.range) for loop in nest.loops
     ):
-        return False
+        raise ScheduleError(f"{terms} terms are too many, or their loads are not near each other")
     for n in below:
         plan.do("expand_reduce", n)
-    schedule_stream(plan, name)
-    return True
+    return schedule_stream(plan, name)
 
 
 def _count_terms(plan: Plan, name: str, nest: Nest) -> int:
@@ -66,7 +69,7 @@ def _count_terms(plan: Plan, name: str, nest: Nest) -> int:
 def _all_near(found: Sequence[Expr], stores: Sequence[Expr], r: Expr) -> bool:
     """True if results are adjacent along an axis, and all loads are of a few vectors."""
     near = all(0 <= step_of(e.src[0], r) <= MAX_VECTORS for e in found)
-    return near and r.size.max >= MIN_VECTOR_ROW and all(step_of(index, r) == 1 for index in stores)
+    return near and r.size.max >= MIN_LANES and all(step_of(index, r) == 1 for index in stores)
 
 
 def schedule_scatter(plan: Plan, name: str) -> bool:
@@ -116,7 +119,7 @@ def _choose_lanes(plan: Plan, name: str) -> None:
     if loops[-1] is not v:
         plan.do("reorder", name, (*(r for r in loops if r is not v), v))
     outer = prod(loop.range.size.max for loop in plan.nest(name).loops[:-1])
-    enough = 4 * plan.target.max_threads
+    enough = plan.enough_chunks
     if parallel and len(loops) > 1 and outer >= enough:
         _vectorize_last(plan, name)
         _share_outer(plan, name, enough)
@@ -158,10 +161,9 @@ def _fuse_short_rows(plan: Plan, name: str) -> None:
 
     Loads may be gathers then, which cost less than scattered stores.
     """
-    while (
-        len(plan.nest(name).loops) > 1 and plan.nest(name).loops[-1].range.size.max < MIN_VECTOR_ROW
-    ):
-        outer, inner = (loop.range for loop in plan.nest(name).loops[-2:])
+    half = plan.target.lanes(8)
+    while len(plan.loops(name)) > 1 and plan.loops(name)[-1].size.max < half:
+        outer, inner = plan.loops(name)[-2:]
         stores = [c.store.index for c in plan.nest(name).computes if c.store is not None]
         if not inner.size.is_const or not all(
             step_of(index, inner) == 1 and step_of(index, outer) == inner.size.arg
@@ -182,7 +184,7 @@ def bypasses_caches(nest: Nest) -> bool:
     sizes = [elements * c.value.dtype.itemsize for c in nest.computes]
     read = {e.arg for c in nest.computes for e in loads(c.value)}
     written = {c.store.slot for c in nest.computes if c.store is not None}
-    return min(sizes) >= UNCACHED_BYTES and not read & written
+    return min(sizes) >= MAX_CACHED_BYTES and not read & written
 
 
 def _other_orientation(plan: Plan, nest: Nest, v: Expr) -> Expr | None:
@@ -190,7 +192,7 @@ def _other_orientation(plan: Plan, nest: Nest, v: Expr) -> Expr | None:
     lanes = plan.lanes(nest, v.size.max)
     found = [e for c in nest.computes for e in loads(c.value)]
     far = [e for e in found if step_of(e.src[0], v) not in (0, 1)]
-    if not far or lanes < 4 or v.size.max < lanes:
+    if not far or lanes < MIN_LANES or v.size.max < lanes:
         return None
     for loop in nest.loops:
         w = loop.range
@@ -301,6 +303,6 @@ def _contiguous_axis(nest: Nest) -> Expr:
             if c.store is not None and step_of(c.store.index, loop.range) == 1:
                 score += 4
             score += sum(step_of(e.src[0], loop.range) == 1 for e in loads(c.value))
-        if loop.range.size.max >= 4 and score >= best_score:
+        if loop.range.size.max >= MIN_LANES and score >= best_score:
             best, best_score = loop.range, score
     return best
