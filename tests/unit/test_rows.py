@@ -85,6 +85,19 @@ def test_what_all_results_wait_for_is_computed_again_for_each_chunk(shape: tuple
     assert {n.at for n in rest.nests if n is not root} == {(root.name, 1)}
 
 
+def test_the_last_chunk_of_results_ends_where_the_results_do() -> None:
+    """It read whole rows beyond them, under an empty mask: slow where no page is mapped there."""
+    x = normals(1000, 1000)
+    found = [
+        k for k in kernels(x.var()) if any(o.loops[0].peel is not None for o in k.roots if o.loops)
+    ]
+    assert found
+    for kernel in found:
+        (root,) = kernel.roots
+        assert root.loops[1].end is not None
+    np.testing.assert_allclose(x.var().item(), x.numpy().var(ddof=1), rtol=1e-5)
+
+
 def test_a_sum_over_rows_of_what_each_row_reduces_has_lanes() -> None:
     """As a divergence of softmaxes: its terms were computed one by one."""
     x, y = normals(64, 100), normals(64, 100) * 2

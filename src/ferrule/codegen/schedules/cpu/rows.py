@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import partial
+from itertools import pairwise
 from math import prod
 
 from ferrule.codegen.analysis.vector_shuffles import MAX_VECTORS
@@ -99,6 +100,7 @@ def _schedule_lanes(plan: Plan, name: str, column: Expr | None) -> bool:
     if bypasses_caches(plan.nest(name)):
         plan.do("nontemporal", name)
     _share_rows(plan, name)
+    _limit_rows(plan, name)
     _prefetch_rows(plan, name)
     return True
 
@@ -395,6 +397,20 @@ def _share_rows(plan: Plan, name: str) -> None:
             while _can_fuse_rows(plan, name):
                 plan.do("fuse", name, plan.loops(name)[0])
             plan.do("parallel", name, plan.loops(name)[0])
+
+
+def _limit_rows(plan: Plan, name: str) -> None:
+    """End a chunk of results, with reduces inside of it, where the results end.
+
+    Beyond, whole rows would be read past the end of memory: under an empty mask, which is right,
+    but takes hundreds of cycles for each load where the page there is not mapped.
+    """
+    nest = plan.nest(name)
+    deepest = max([n.at[1] for n in plan.kernel.nests if n.at and n.at[0] == name], default=0)
+    for outer, loop in pairwise(nest.loops[:deepest]):
+        is_plain = loop == Loop(loop.range, lineage=loop.lineage)
+        if is_plain and outer.peel is not None and loop.range in outer.peel.ranges:
+            plan.limit(name, loop.range)
 
 
 def _can_fuse_rows(plan: Plan, name: str) -> bool:
