@@ -169,6 +169,23 @@ def test_a_copy_of_an_argument_that_is_written_to(calls: list[str]) -> None:
     assert check(loop, calls, 2) == ["plain", "captured"]
 
 
+@pytest.mark.parametrize("is_returned", [True, False])
+def test_a_copy_that_the_call_makes_is_written_to(calls: list[str], is_returned: bool) -> None:
+    def loop(jit: Any) -> Iterator[Any]:
+        def changed(x: Tensor) -> Tensor:
+            copied = x.clone()
+            copied[1:] = x[:-1] * 2
+            return copied if is_returned else copied.sum() + x
+
+        changed = jit(changed)
+        seen = []
+        for x in batches(8):
+            seen += [changed(x), x]
+            yield seen
+
+    assert check(loop, calls, 2) == ["plain", "captured"]
+
+
 def test_a_copy_is_made_only_where_somebody_holds_an_old_version(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

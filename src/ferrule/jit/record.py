@@ -537,8 +537,13 @@ class _Call:
                 )
 
     def _check_written(self) -> None:
-        """Raises `NotReplayable` if written memory has moved: replays write to the old place."""
-        memories = [storage.node.realized for storage in self.written]
+        """Raises `NotReplayable` if written memory has moved: replays write to the old place.
+
+        A tensor that the call made, such as a copy, has no old place.
+        """
+        made = set(map(id, self.cells))  # an object has one weak reference, also after its end
+        moved = [storage for storage in self.written if id(storage.holder) not in made]
+        memories = [storage.node.realized for storage in moved]
         if any(memory is None or self.capture.is_new(memory) for memory in memories):
             raise NotReplayable(
                 "what it writes to is in other memory afterwards, or another thread writes to it; "

@@ -112,6 +112,8 @@ def clone(self: Tensor) -> Tensor:
     [1, 2]
     """
     value = self._read()
+    if value.node.owns_memory:
+        self._cell.own()  # else the copy, if it is written first, would keep the memory
     return self._wrap(record("clone", _CLONE, (value,), value.node, None))
 
 

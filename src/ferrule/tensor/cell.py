@@ -100,6 +100,14 @@ class StorageRef:
         self.edges: list[tuple[int, ref[GradEdge] | None]] | None = None
         """For versions that are not in memory, by serial number: the edges that they replaced."""
 
+    def own(self) -> None:
+        """Makes the memory of the present version that of this cell, if it is no other's yet.
+
+        Of several cells with one version, that one writes to it in place; others take copies.
+        """
+        if self.storage is None:
+            self.storage = Storage(self.value.node, self)
+
     def take(self) -> TracedValue:
         """The present version, for the graph, the tape, or whoever else keeps it."""
         value = self.value  # first: `jit/readers.py` resets `taken`, and then puts another there
