@@ -56,6 +56,7 @@ class Interpreted:
 
     codegen = None
     graph = None
+    sort_codes = None
 
     def __init__(
         self,

@@ -17,7 +17,7 @@ from ferrule.runtime.cpu.graph import CPUGraph
 from ferrule.runtime.cpu.llvm import CPUCompiler, host_compiler
 from ferrule.runtime.cpu.loop import cpu_loop
 from ferrule.runtime.cpu.memory import CPUAllocator, CPUMemory
-from ferrule.runtime.cpu.program import CPUProgram
+from ferrule.runtime.cpu.program import CPUProgram, sort_codes
 
 if TYPE_CHECKING:
     from ferrule.codegen.uops import UOp
@@ -56,4 +56,6 @@ def device(name: str) -> Compiled:
         raise OSError("the CPU device does not run on Windows; use the device NUMPY")
     compiler = host_compiler()
     renderer = _HostRenderer(compiler.target)
-    return Compiled(name, CPUAllocator(), renderer, compiler, CPUProgram, CPUGraph, cpu_loop)
+    return Compiled(
+        name, CPUAllocator(), renderer, compiler, CPUProgram, CPUGraph, cpu_loop, sort_codes
+    )

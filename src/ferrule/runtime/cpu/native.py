@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from string import Template
 
-from ferrule.runtime.cpu import native_parts, native_pool
+from ferrule.runtime.cpu import native_parts, native_pool, native_sort
 
 # Records. A pool's parts that different threads write are in cache lines of their own.
 POOL_GATE, POOL_JOB = 0, 4
@@ -44,6 +44,7 @@ WORKER, STOP = "ferrule.worker", "ferrule.stop"
 LAUNCH, REPLAY = "ferrule.launch", "ferrule.replay"
 COPY, COPY_EXTENT = "ferrule.copy", "ferrule.copy.extent"
 WHILE, WHILE_EXTENT = "ferrule.while", "ferrule.while.extent"
+SORT = "ferrule.sort"
 PYTHON_LAUNCH, PYTHON_REPLAY = "ferrule.python_launch", "ferrule.python_replay"
 
 # Numbers of the scheduler. Blocks are for balance among threads, and for a look at the clock in
@@ -356,6 +357,7 @@ def ir(arch: str, system: str, for_python: bool) -> str:
         _REPLAY,
         _COPY,
         _WHILE,
+        native_sort.SORT,
     ]
     if for_python:
         parts.append(native_parts.PYTHON)

@@ -7,12 +7,16 @@ import time
 from collections.abc import Sequence
 from functools import cache
 from struct import Struct
-from typing import final
+from typing import Any, TypeAlias, final
+
+import numpy as np
 
 from ferrule.base.config import config
 from ferrule.runtime.cpu import pool
 from ferrule.runtime.cpu.llvm import host_compiler, load_object
 from ferrule.runtime.cpu.memory import CPUMemory
+
+Array: TypeAlias = np.ndarray[Any, Any]
 
 
 @cache
@@ -27,6 +31,14 @@ def native_runtime() -> pool.NativeRuntime:
     lib = compiler.compile_cached(pool.runtime_source(arch))
     code = load_object(lib, pool.runtime_externals(), pool.runtime_functions())
     return pool.NativeRuntime(code, arch)
+
+
+def sort_codes(codes: Array) -> None:
+    """Sort the rows of a contiguous array of uint64 in place, by their upper halves, stably."""
+    size = codes.shape[-1]
+    row = np.empty(size, codes.dtype)
+    rows = codes.size // max(size, 1)
+    native_runtime().sort(codes.ctypes.data, row.ctypes.data, rows, size)
 
 
 @cache
