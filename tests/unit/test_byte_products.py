@@ -313,3 +313,7 @@ def test_bytes_are_read_where_they_are() -> None:
         pytest.skip("the processor has no such instruction")
     a, b = (Tensor(everything(dtypes.int8, 128, 128, seed=seed)).realize() for seed in (0, 1))
     assert len(create_schedule([(a.cast("int32") @ b.cast("int32")).lazydata])) == 1
+    # Also where something else adds up the same numbers: they are not stored, four times as wide.
+    wide = b.cast("int32")
+    sums = (a.cast("int32") @ wide) + wide.sum(0).contiguous()
+    assert len(create_schedule([sums.lazydata])) == 2

@@ -324,8 +324,8 @@ class _Cutter:
             return True
         if "fusion" in self.skipped:
             return False
-        if all(fusion in self.widening.get(node, ()) for fusion in visits):
-            return True
+        if any(fusion in self.widening.get(node, ()) for fusion in visits):
+            return True  # others cast again, which takes less than loading the wider elements
         cost = self.costs[node]
         expensive = cost.local > _RECOMPUTE_LIMIT * cost.size and not cost.reduces
         if expensive and node in self.graph.external:

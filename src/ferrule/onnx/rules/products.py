@@ -56,23 +56,35 @@ def determinant(x: Tensor) -> Tensor:
     return x.det()
 
 
-def shifted(x: Tensor, zero: Tensor | None, axis: int | None = None) -> Tensor:
-    """Whole numbers of 8 bits less their zero point, one for all or one for each along an axis."""
-    wide = x.cast(dtypes.int32)
-    if zero is None:
-        return wide
-    offset = zero.cast(dtypes.int32)
-    if offset.numel() == 1:
-        return wide - offset.reshape(())
-    if axis is not None and offset.ndim == 1:
-        shape = [1] * x.ndim
-        shape[axis] = -1
-        offset = offset.reshape(*shape)
-    return wide - offset
+def integer_product(a: Tensor, b: Tensor, a_zero: Tensor | None, b_zero: Tensor | None) -> Tensor:
+    """The product of matrices of 8-bit numbers less their zero points, in int32.
+
+    A zero point is one number, or one for each row of `a`, or column of `b`, along its last axis.
+    The product is that of the numbers themselves, for which processors have instructions; what the
+    zero points take away are sums of rows and columns:
+    (A - p)(B - q) = AB - p sum(B) - sum(A) q + K p q.
+    """
+    terms = a.shape[-1]
+    a, b = a.cast(dtypes.int32), b.cast(dtypes.int32)
+    y = a @ b
+    p = None if a_zero is None else _column(a_zero.cast(dtypes.int32))
+    q = None if b_zero is None else b_zero.cast(dtypes.int32)
+    if p is not None:
+        sums = b.sum(-2, keepdim=True)
+        if q is not None:
+            sums = sums - terms * q
+        y = y - p * sums.contiguous()
+    if q is not None:
+        y = y - a.sum(-1, keepdim=True).contiguous() * q
+    return y.cast(dtypes.int32)
+
+
+def _column(zero: Tensor) -> Tensor:
+    return zero.unsqueeze(-1) if zero.ndim else zero
 
 
 @rule("MatMulInteger", 10)
 def matmul_integer(
     a: Tensor, b: Tensor, a_zero: Tensor | None = None, b_zero: Tensor | None = None
 ) -> Tensor:
-    return (shifted(a, a_zero, -2) @ shifted(b, b_zero, -1)).cast(dtypes.int32)
+    return integer_product(a, b, a_zero, b_zero)

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from ferrule.ir.dtype import DType, dtypes
 from ferrule.onnx.registry import rule
 from ferrule.onnx.rules.elementwise import cast
-from ferrule.onnx.rules.products import shifted
-from ferrule.onnx.rules.windows import conv
+from ferrule.onnx.rules.products import integer_product
+from ferrule.onnx.rules.windows import integer_convolution
 from ferrule.onnx.values import dtype_of, number_of
 from ferrule.tensor import Tensor
 
@@ -99,7 +99,7 @@ def q_linear_matmul(
     y_scale: Tensor,
     y_zero: Tensor,
 ) -> Tensor:
-    total = (shifted(a, a_zero, -2) @ shifted(b, b_zero, -1)).cast(dtypes.float32)
+    total = integer_product(a, b, a_zero, b_zero).cast(dtypes.float32)
     a_factor = a_scale.unsqueeze(-1) if a_scale.ndim == 1 and a_scale.numel() > 1 else a_scale
     factor = a_factor.cast(dtypes.float32) * b_scale.cast(dtypes.float32)
     scale = factor / y_scale.cast(dtypes.float32)
@@ -128,10 +128,12 @@ def q_linear_conv(
     pads: Sequence[int] | None = None,
     strides: Sequence[int] | None = None,
 ) -> Tensor:
-    total = conv(
-        shifted(x, x_zero), shifted(w, w_zero, 0), bias, auto_pad=auto_pad, dilations=dilations,
-        group=group, pads=pads, strides=strides,
+    total = integer_convolution(
+        x, w, x_zero, w_zero, auto_pad=auto_pad, dilations=dilations, group=group, pads=pads,
+        strides=strides,
     )  # fmt: skip
+    if bias is not None:
+        total = total + bias.reshape(-1, *(1,) * (x.ndim - 2))
     scale = x_scale.reshape(()) * w_scale / y_scale.reshape(())
     scale = scale.reshape(()) if scale.numel() == 1 else scale.reshape(1, -1, *(1,) * (x.ndim - 2))
     scaled = total.cast(dtypes.float32) * scale

@@ -10,7 +10,7 @@ import numpy as np
 
 from ferrule.ir.dtype import dtypes
 from ferrule.onnx.registry import rule
-from ferrule.onnx.rules.products import shifted
+from ferrule.onnx.rules.products import integer_product
 from ferrule.onnx.rules.shapes import padded
 from ferrule.onnx.values import Host, OnnxError, as_tensor, ints
 from ferrule.tensor import Tensor
@@ -99,10 +99,71 @@ def conv_integer(
     pads: Sequence[int] | None = None,
     strides: Sequence[int] | None = None,
 ) -> Tensor:
-    return conv(
-        shifted(x, x_zero), shifted(w, w_zero, 0), auto_pad=auto_pad, dilations=dilations,
-        group=group, pads=pads, strides=strides,
+    return integer_convolution(
+        x, w, x_zero, w_zero, auto_pad=auto_pad, dilations=dilations, group=group, pads=pads,
+        strides=strides,
     )  # fmt: skip
+
+
+def integer_convolution(
+    x: Tensor,
+    w: Tensor,
+    x_zero: Tensor | None,
+    w_zero: Tensor | None,
+    *,
+    auto_pad: str,
+    dilations: Sequence[int] | None,
+    group: int,
+    pads: Sequence[int] | None,
+    strides: Sequence[int] | None,
+) -> Tensor:
+    """A convolution of 8-bit numbers less their zero points, in int32."""
+    if group > 1 or w.ndim != 4:
+        if w_zero is not None and w_zero.ndim:
+            w_zero = w_zero.reshape(-1, *(1,) * (w.ndim - 1))
+        x, w = _shifted(x, x_zero), _shifted(w, w_zero)
+        return conv(
+            x, w, auto_pad=auto_pad, dilations=dilations, group=group, pads=pads, strides=strides
+        )
+    # A product of matrices, as there are instructions for these: filters x windows.
+    strides, dilations = strides or (1, 1), dilations or (1, 1)
+    around = around_of(auto_pad, pads, x.shape[2:], w.shape[2:], strides, dilations)
+    edges = [(0, 0), (0, 0), *around]
+    if any(width for edge in around for width in edge):
+        inside = padded(
+            Tensor.ones(1, 1, *x.shape[2:], dtype=dtypes.bool), edges, "constant", False
+        )
+        x = inside.where(padded(x, edges, "constant", 0), 0 if x_zero is None else x_zero)
+    n, _, *sizes = x.shape
+    counts = [
+        (size - dilation * (k - 1) - 1) // stride + 1
+        for size, k, stride, dilation in zip(sizes, w.shape[2:], strides, dilations, strict=True)
+    ]
+    windows = [
+        x[
+            :,
+            :,
+            _taps(i, dilations[0], strides[0], counts[0]),
+            _taps(j, dilations[1], strides[1], counts[1]),
+        ]
+        for i, j in product(*map(range, w.shape[2:]))
+    ]
+    columns = windows[0] if len(windows) == 1 else Tensor.stack(*windows, dim=2)
+    columns = columns.reshape(n, -1, prod(counts))
+    filters = w.reshape(w.shape[0], -1)
+    y = integer_product(filters, columns, w_zero, x_zero)
+    return y.reshape(n, w.shape[0], *counts)
+
+
+def _taps(at: int, dilation: int, stride: int, count: int) -> slice:
+    """What one place in all windows sees along an axis."""
+    start = at * dilation
+    return slice(start, start + (count - 1) * stride + 1, stride)
+
+
+def _shifted(x: Tensor, zero: Tensor | None) -> Tensor:
+    wide = x.cast(dtypes.int32)
+    return wide if zero is None else wide - zero.cast(dtypes.int32)
 
 
 @rule("ConvTranspose")
@@ -195,12 +256,8 @@ class _Windows:
         ]
 
     def _where(self, place: Sequence[int]) -> list[slice]:
-        where = []
-        for axis, at in enumerate(place):
-            start = at * self.dilations[axis]
-            step = self.strides[axis]
-            where.append(slice(start, start + (self.counts[axis] - 1) * step + 1, step))
-        return where
+        axes = zip(place, self.dilations, self.strides, self.counts, strict=True)
+        return [_taps(*axis) for axis in axes]
 
     @property
     def is_plain(self) -> bool:
