@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from functools import reduce
 from itertools import product
 from math import ceil, floor
+from operator import add, mul
 
 import numpy as np
 
@@ -187,44 +189,55 @@ def upsample_old(x: Tensor, *, scales: Sequence[float], mode: str = "nearest") -
 # Sampling at points
 
 
-def _sample(x: Tensor, places: Sequence[Tensor], inside_only: bool = True) -> Tensor:
+def _sample(x: Tensor, places: Sequence[Tensor]) -> Tensor:
     """The elements of images at whole places: `x` has the shape (N, C, sizes), each of `places`
     (N, points); gives (N, C, points). Elements outside are zero.
     """
     n, channels, *sizes = x.shape
-    flat: Tensor | None = None
-    within: Tensor | None = None
+    flat = places[0].cast(dtypes.int64) * 0
+    within = flat == 0
     for size, place in zip(sizes, places, strict=True):
-        here = (place >= 0).logical_and(place < size)
-        within = here if within is None else within.logical_and(here)
-        kept = place.clip(0, size - 1).cast(dtypes.int64)
-        flat = kept if flat is None else flat * size + kept
-    assert flat is not None
-    assert within is not None
-    points = flat.shape[1]
-    index = flat.reshape(n, 1, points).expand(n, channels, points)
+        within = within.logical_and(place >= 0).logical_and(place < size)
+        flat = flat * size + place.clip(0, size - 1).cast(dtypes.int64)
+    index = flat.unsqueeze(1).expand(n, channels, flat.shape[1])
     values = x.reshape(n, channels, -1).gather(2, index)
-    return within.reshape(n, 1, points).where(values, 0.0) if inside_only else values
+    return within.unsqueeze(1).where(values, 0.0)
 
 
-def _interpolated(x: Tensor, at: Sequence[Tensor], fold: Callable[[Tensor, int], Tensor]) -> Tensor:
-    """Images at points between elements: the mean of the corners around each, by distance."""
+def _corners(at: Sequence[Tensor]) -> Iterator[tuple[Tensor, list[Tensor]]]:
+    """The elements around points, each with its weight: the nearer, the heavier."""
     lower = [place.floor() for place in at]
-    total: Tensor | None = None
     for corner in product((0, 1), repeat=len(at)):
-        weight: Tensor | None = None
-        for place, low, upper in zip(at, lower, corner, strict=True):
-            part = place - low if upper else 1 - (place - low)
-            weight = part if weight is None else weight * part
-        assert weight is not None
-        places = [fold(low + up, i) for i, (low, up) in enumerate(zip(lower, corner, strict=True))]
-        part = _sample(x, places) * weight.unsqueeze(1)
-        total = part if total is None else total + part
-    assert total is not None
-    return total
+        sides = [
+            place - low if upper else 1 - (place - low)
+            for place, low, upper in zip(at, lower, corner, strict=True)
+        ]
+        yield reduce(mul, sides), [low + upper for low, upper in zip(lower, corner, strict=True)]
+
+
+def _interpolated(x: Tensor, at: Sequence[Tensor]) -> Tensor:
+    """Images at points between elements: the mean of those around each, by distance."""
+    parts = [_sample(x, places) * weight.unsqueeze(1) for weight, places in _corners(at)]
+    return reduce(add, parts)
+
+
+def _bicubic(x: Tensor, at: Sequence[Tensor], fold: Callable[[Tensor, int], Tensor]) -> Tensor:
+    """Images at points between elements, by four elements around each along each axis."""
+    lower = [place.floor() for place in at]
+    weights = [_cubic_weights(place - low) for place, low in zip(at, lower, strict=True)]
+    parts = []
+    for taps in product(range(4), repeat=len(at)):
+        weight = reduce(mul, [weights[axis][tap] for axis, tap in enumerate(taps)])
+        places = [
+            fold(low + tap - 1, axis)
+            for axis, (low, tap) in enumerate(zip(lower, taps, strict=True))
+        ]
+        parts.append(_sample(x, places) * weight.unsqueeze(1))
+    return reduce(add, parts)
 
 
 def _cubic_weights(t: Tensor) -> list[Tensor]:
+    """The weights of the four elements around a point, `t` behind the second of them."""
     a = -0.75
 
     def near(d: Tensor) -> Tensor:
@@ -234,25 +247,6 @@ def _cubic_weights(t: Tensor) -> list[Tensor]:
         return ((d - 5) * d + 8) * a * d - 4 * a
 
     return [far(t + 1), near(t), near(1 - t), far(2 - t)]
-
-
-def _bicubic(x: Tensor, at: Sequence[Tensor], fold: Callable[[Tensor, int], Tensor]) -> Tensor:
-    lower = [place.floor() for place in at]
-    weights = [_cubic_weights(place - low) for place, low in zip(at, lower, strict=True)]
-    total: Tensor | None = None
-    for taps in product(range(4), repeat=len(at)):
-        weight: Tensor | None = None
-        for axis, tap in enumerate(taps):
-            w = weights[axis][tap]
-            weight = w if weight is None else weight * w
-        assert weight is not None
-        places = [
-            fold(low + tap - 1, i) for i, (low, tap) in enumerate(zip(lower, taps, strict=True))
-        ]
-        part = _sample(x, places) * weight.unsqueeze(1)
-        total = part if total is None else total + part
-    assert total is not None
-    return total
 
 
 def _reflected(place: Tensor, low: float, high: float) -> Tensor:
@@ -295,7 +289,7 @@ def grid_sample(
         y = _sample(x, [fold(place.round(), axis) for axis, place in enumerate(at)])
     elif mode == "linear":
         folded = [fold(place, axis) for axis, place in enumerate(at)]
-        y = _interpolated(x, folded, lambda place, axis: place)
+        y = _interpolated(x, folded)
     else:
         y = _bicubic(x, at, fold)
     return y.reshape(n, x.shape[1], *points).cast(x.dtype)
@@ -409,26 +403,16 @@ def _roi_bins(
     assert valid is not None
     chosen = x.index_select(0, images)
     shape = (count, channels, output[0], points[0], output[1], points[1])
+    inside = valid.unsqueeze(1)
     if mode == "max":
-        # The largest of the weighted corners, not of their sums.
-        lower = [place.floor() for place in kept]
-        best: Tensor | None = None
-        for corner in product((0, 1), repeat=2):
-            weight: Tensor | None = None
-            for place, low, upper in zip(kept, lower, corner, strict=True):
-                part = place - low if upper else 1 - (place - low)
-                weight = part if weight is None else weight * part
-            assert weight is not None
-            places = [
-                (low + up).clip(0, size - 1)
-                for low, up, size in zip(lower, corner, sizes, strict=True)
-            ]
-            part = _sample(chosen, places) * weight.unsqueeze(1)
-            best = part if best is None else best.maximum(part)
-        assert best is not None
-        return valid.unsqueeze(1).where(best, 0.0).reshape(*shape).amax((3, 5))
-    values = _interpolated(chosen, kept, lambda place, axis: place)
-    return valid.unsqueeze(1).where(values, 0.0).reshape(*shape).mean((3, 5))
+        # The largest of the weighted elements, not of their sums.
+        parts = [
+            _sample(chosen, [p.clip(0, n - 1) for p, n in zip(places, sizes, strict=True)])
+            * weight.unsqueeze(1)
+            for weight, places in _corners(kept)
+        ]
+        return inside.where(reduce(Tensor.maximum, parts), 0.0).reshape(*shape).amax((3, 5))
+    return inside.where(_interpolated(chosen, kept), 0.0).reshape(*shape).mean((3, 5))
 
 
 @rule("MaxRoiPool")
@@ -545,7 +529,7 @@ def deform_conv(
             place = moved[:, :, number, axis] + base
             at.append(place.reshape(n * offset_group, -1))
         images = x.reshape(n * offset_group, channels // offset_group, *x.shape[2:])
-        values = _interpolated(images, at, lambda place, axis: place)
+        values = _interpolated(images, at)
         values = values.reshape(n, offset_group, channels // offset_group, *counts)
         if mask is not None:
             values = values * mask.reshape(n, offset_group, len(taps), 1, *counts)[:, :, number]
