@@ -106,6 +106,60 @@ class Speeds:
         return Speeds(**constants)
 
 
+@final
+@dataclass(frozen=True)
+class BlockSpeeds:
+    """What one multiprocessor of a GPU does in a cycle, for kernels of thread blocks.
+
+    The defaults are of an H100 or H200 (compute capability 9.0): sizes from NVIDIA's CUDA C++
+    Programming Guide, times as their comments say. Nothing else was measured.
+    """
+
+    lanes: int = 128
+    """Multiply-adds of float32 that begin in a cycle."""
+    threads: int = 2048
+    """Threads that are resident at once."""
+    registers: int = 65536
+    """Registers of 32 bits, shared by the resident threads."""
+    thread_registers: int = 255
+    """Registers of one thread, at most."""
+    other_registers: int = 40
+    """Registers of a thread beside its results (NVRTC, 2026-11-23)."""
+    instructions: float = 4.0
+    """Instructions of a warp that begin in a cycle."""
+    address: float = 1.0
+    """Instructions that compute the address of a load or store (NVRTC, 2026-11-23)."""
+    quotient: float = 4.0
+    """Instructions of a quotient or remainder by a constant that is no power of two."""
+    copy: float = 4.0
+    """Instructions of a thread that copy an element to shared memory (NVRTC, 2026-11-23)."""
+    async_copy: float = 1.0
+    """The same for an asynchronous copy."""
+    sector: int = 32
+    """Bytes that an access moves between the caches, at least."""
+    latency: float = 4.0
+    """Cycles from the operands of an addition to its result."""
+    shared_latency: float = 30.0
+    """Cycles from a read of shared memory, or a shuffle, to its value."""
+    load_latency: float = 500.0
+    """Cycles from a load to the first use of its value, if memory has it (NVRTC, 2026-11-23)."""
+    barrier: float = 40.0
+    """Cycles for the threads of a block to wait for each other."""
+    unrolled: float = 4.0
+    """Iterations of a plain loop that NVRTC runs at once, all loads first."""
+    matrix: float = 2.0
+    """Cycles of a product of matrices by a warp, `mma` (NVRTC, 2026-11-23)."""
+    group_column: float = 0.62
+    """Cycles of each column of a product by four warps, `wgmma` (an H100, 2026-11-27)."""
+    l2_bytes: float = 32.0
+    """Bytes that one of all multiprocessors gets from the second cache in a cycle."""
+    memory: float = 0.89
+    """The share of the memory's rated bytes that copies reach (3.0 of 3.35 TB/s on an H100,
+    2026-11-27; 4.3 of 4.8 TB/s on an H200)."""
+    launch: float = 1e-6
+    """Seconds from one kernel of a graph to the next that needs it (an H100, 2026-11-27)."""
+
+
 FAMILIES: Final[Mapping[str, Speeds]] = {
     "x86-64": Speeds(),
     # The least of Arm's guides for Neoverse N1, N2 and V1; not measured.

@@ -26,7 +26,7 @@ from typing import Any, Final, final
 
 from ferrule.base.config import config, usable_cores
 from ferrule.base.records import dataclass
-from ferrule.ir.speeds import Speeds, shipped
+from ferrule.ir.speeds import BlockSpeeds, Speeds, shipped
 
 PAGE_BYTES: Final = 4096
 LINE_BYTES: Final = 64
@@ -64,6 +64,8 @@ class Target:
     index_bits: int = 64
     speeds: Speeds = field(default_factory=Speeds)
     """What a core does in a cycle; of a GPU only the ratios of operations are used."""
+    block_speeds: BlockSpeeds = field(default_factory=BlockSpeeds)
+    """What a multiprocessor does in a cycle, if kernels run in thread blocks."""
     block_threads: int = 1
     """The greatest number of threads of a block, which share memory; 1 on a processor."""
     warp: int = 1
@@ -79,6 +81,17 @@ class Target:
     def has_masks(self) -> bool:
         """True if a masked load of a vector, of elements of any size, is one instruction."""
         return "+avx512bw" in self.features.split(",")
+
+    @cached_property
+    def multiprocessors(self) -> int:
+        """The number of multiprocessors, whose resident threads are all that run at once."""
+        return max(1, self.max_threads * self.block_threads // self.block_speeds.threads)
+
+    @cached_property
+    def clock(self) -> float:
+        """The cycles of a multiprocessor in a second."""
+        operations = 2 * self.block_speeds.lanes * self.multiprocessors
+        return self.flops_per_second * self.max_threads / operations
 
     @cached_property
     def with_tf32(self) -> Target:
@@ -105,7 +118,9 @@ class Target:
         """The target that `to_json` described."""
         speeds = Speeds.from_json(fields["speeds"])
         native_ops = frozenset(fields["native_ops"])
-        return Target(**{**fields, "native_ops": native_ops, "speeds": speeds})
+        blocks = BlockSpeeds(**fields["block_speeds"])
+        known = {"native_ops": native_ops, "speeds": speeds, "block_speeds": blocks}
+        return Target(**{**fields, **known})
 
     def with_speeds(self, speeds: Speeds) -> Target:
         """A processor's target with other speeds."""
