@@ -141,13 +141,13 @@ def candidates(shape: str, target: Target) -> list[Kernel]:
             fitting = [t for t, fit in zip(found, fits, strict=True) if fit]
             (together if by is not work.matrices else all_tiles).extend(fitting)
         estimate = partial(cost.grid_tile_cost, target, work)
-    seconds = {t: estimate(t) / cost.clock(target) for t in dict.fromkeys(all_tiles)}
+    seconds = {t: estimate(t) / target.clock for t in dict.fromkeys(all_tiles)}
     ordered = sorted(seconds, key=seconds.__getitem__)
     rest = [t for t in ordered[BEST:] if seconds[t] < WORST * seconds[ordered[0]]]
     some = random.Random(0).sample(rest, min(OTHERS, len(rest)))
     chosen = [*ordered[:BEST], *some]
     found = [Kernel(shape, ast, t, seconds[t]) for t in chosen]
-    return found + [Kernel(shape, ast, t, estimate(t) / cost.clock(target)) for t in together]
+    return found + [Kernel(shape, ast, t, estimate(t) / target.clock) for t in together]
 
 
 def compiled(target: Target, kernel: Kernel) -> Kernel:

@@ -3,7 +3,6 @@
 import pytest
 from tests.gpus import nvidia, told
 
-from ferrule.codegen.schedules.gpu.cost import multiprocessors
 from ferrule.runtime.cuda.driver import gpu_target
 
 
@@ -16,7 +15,7 @@ def test_large_gpus(
 ) -> None:
     target = nvidia(arch)
     assert target.arch == arch
-    assert multiprocessors(target) == count
+    assert target.multiprocessors == count
     assert target.flops_per_second * target.max_threads == pytest.approx(flops, rel=0.01)
     assert target.bytes_per_second * target.max_threads == pytest.approx(bandwidth, rel=0.01)
     assert target.shared_bytes == shared_bytes

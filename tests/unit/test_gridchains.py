@@ -203,6 +203,21 @@ def test_tiles_of_chains(case: Case) -> None:
     run(case)
 
 
+def test_the_terms_of_a_score_may_be_of_any_number() -> None:
+    """Rows that are not of a known length are not copied whole."""
+    n = Length("n", 1, 40)
+    ast = store(attention(load(1, 9, n), load(2, 11, n), load(3, 11, 8)))
+    for target in (GPU, ASYNC):
+        linearizer = Linearizer(ast, target).linearize()
+        assert linearizer.threads > 1
+        for size in (1, 13, 40):
+            q, k, v = make_inputs(plain(9, 11, size, 8))
+            out = np.full((9, 8), np.nan, np.float32)
+            interpret(linearizer.uops, [out.ravel(), q.ravel(), k.ravel(), v.ravel()], [size])
+            expected = numpy_softmax(q @ k.T, 1) @ v
+            np.testing.assert_allclose(out, expected, rtol=2e-5, atol=1e-5)
+
+
 N, K = Length("n", 1, 64), Length("k", 1, 64)
 
 

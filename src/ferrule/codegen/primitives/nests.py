@@ -132,13 +132,13 @@ def enter(kernel: Kernel, nest_name: str, host_name: str, depth: int) -> Kernel:
     nest, host = nest_of(kernel, nest_name), nest_of(kernel, host_name)
     pairs = list(zip(nest.loops[:depth], host.loops[:depth], strict=True))
     stores = [c.store for n in (nest, host) for c in n.computes if c.store is not None]
-    same = len({s.slot for s in stores}) == 1 and len(kernel.roots) == len(kernel.nests) == 2
+    same = len({s.slot for s in stores}) == 1 and len(kernel.roots) == 2
     for a, b in pairs:
         digits = {owned_digit(s, r) for s in stores for r in (a.range, b.range) if _has(s, r)}
         same = same and len(digits) == 1 and None not in digits
         same = same and a.range.size is b.range.size  # a size may be a variable below the other
     places = {s.index for s in stores}
-    found = [e for n in (nest, host) for e in n.nodes if e.op is ExprOp.LOAD]
+    found = [e for n in kernel.nests for e in n.nodes if e.op is ExprOp.LOAD]
     if not same or any(e.arg == stores[0].slot and e.src[0] not in places for e in found):
         raise ScheduleError(
             f"enter({nest_name}, {host_name}, {depth}) in kernel {kernel.name}: the iterations of "

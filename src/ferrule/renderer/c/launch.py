@@ -11,7 +11,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-from ferrule.codegen.schedules.gpu.cost import LANES, REGISTERS, multiprocessors
 from ferrule.codegen.uops import UOp, UOps
 from ferrule.ir.target import Target
 
@@ -37,7 +36,9 @@ def blocks_at_once(
     if shared_bytes:
         limits.append(target.l1_bytes // (shared_bytes + _RESERVED_BYTES))
     room = min([n for n in limits if n is not None], default=0)
-    return room if 1 <= room <= LANES * REGISTERS // (threads * _registers(uops)) else None
+    return (
+        room if 1 <= room <= target.block_speeds.registers // (threads * _registers(uops)) else None
+    )
 
 
 def _share(uops: Sequence[UOp], target: Target) -> int | None:
@@ -45,7 +46,7 @@ def _share(uops: Sequence[UOp], target: Target) -> int | None:
     (blocks,) = (u.src[0] for u in uops if u.op is UOps.EXTENT)
     if blocks.op is not UOps.CONST:
         return None
-    return -(-int(blocks.arg) // multiprocessors(target))
+    return -(-int(blocks.arg) // target.multiprocessors)
 
 
 def _registers(uops: Sequence[UOp]) -> int:

@@ -36,26 +36,17 @@ from ferrule.codegen.primitives.nests import compute_at
 from ferrule.codegen.primitives.reduce_fusion import fuse_reduces
 from ferrule.codegen.schedules.cpu.contraction import is_contraction
 from ferrule.codegen.schedules.gpu.cost import (
-    AHEAD_CYCLES,
-    FILL_CYCLES,
-    LANES,
-    OTHER_REGISTERS,
-    REGISTERS,
-    STEP_CYCLES,
-    TURN_CYCLES,
+    HELD_REGISTERS,
     BlockTile,
-    multiprocessors,
+    blocks_at_once,
     term_cycles,
 )
 from ferrule.codegen.schedules.gpu.tile import Axes, Tiling, fill_copy, goes_alone, matrix_product
+from ferrule.ir.dtype import dtypes
 from ferrule.ir.expr import INDEX, Expr, ExprOp
 from ferrule.ir.target import Target
 
-SCORE_CYCLES = 30.0  # cycles of a lane for the operations on one score (an estimate)
-ROW_CYCLES = 30.0  # cycles of a lane for the operations on a tile's scores of one row (an estimate)
-MAX_REGISTERS = 112  # registers of one thread for its scores and results
-MAX_GROUP_REGISTERS = 160  # the same if warp groups multiply, which have operands in shared memory
-MAX_THREADS = 256
+CHAIN_REGISTERS = 112  # registers of one thread for its scores and results, beside operands
 TERMS = (16, 32)  # terms of a score between two barriers
 MATRIX_TERMS = (16, 32, 64)  # the same if warps multiply matrices
 AHEAD = 2  # tiles of terms in shared memory at once, if copies are asynchronous
@@ -124,6 +115,10 @@ class ChainWork:
     """The instruction by which warps multiply, if there is one."""
     ahead: bool = False
     """True if copies to shared memory can go on while the threads multiply."""
+    is_depth_known: bool = True
+    """False if the terms of a score are of a symbolic number: they are not all copied at once."""
+    operations: float = 1.0
+    """The operations on each score, in additions."""
 
 
 # -- which tile ------------------------------------------------------------------------------------
@@ -147,23 +142,22 @@ def _candidates(target: Target, work: ChainWork) -> Iterator[ChainTile]:
     groups = None if by is None else by_warp_groups(by, target)
     tiles = _tiles(target, work) if by is None else _matrix_tiles(work, by)
     for tile in tiles:
-        for made in (tile, _whole(work, tile)):
+        for made in (tile, _whole(work, tile)) if work.is_depth_known else (tile,):
             yield replace(made, results=None) if work.columns == 1 else made
-    if groups is not None and work.ahead and work.columns > 1:
+    if groups is not None and work.ahead and work.columns > 1 and work.is_depth_known:
         yield from _warp_group_tiles(target, work, groups)
 
 
 def _tiles(target: Target, work: ChainWork) -> Iterator[ChainTile]:
-    most = min(MAX_THREADS, target.block_threads)
-    counts = [1 << i for i in range(most.bit_length())]
+    counts = [1 << i for i in range(target.block_threads.bit_length())]
     wide = work.itemsize // 4 or 1
     for rows, terms, columns in itertools.product((2, 4, 8), (1, 2, 4), (1, 2, 4, 8, 16)):
         for down, across, step in itertools.product(counts, counts, TERMS):
-            if not (target.warp <= down * across <= most and 4 <= across <= 32):
+            if not (target.warp <= down * across <= target.block_threads and across <= target.warp):
                 continue
             scores = BlockTile(rows, terms, down, across, step)
             tile = ChainTile(scores, replace(scores, columns=columns, step=terms * across))
-            if tile.held(len(work.depths)) * wide <= MAX_REGISTERS:
+            if tile.held(len(work.depths)) * wide <= CHAIN_REGISTERS:
                 yield tile
 
 
@@ -176,7 +170,7 @@ def _matrix_tiles(work: ChainWork, by: MatrixIntrinsic) -> Iterator[ChainTile]:
         scores = BlockTile(half, terms * by.near, warps * by.down, by.across, step, by)
         results = replace(scores, columns=columns * by.near, step=terms * by.columns)
         tile = ChainTile(scores, results)
-        if tile.held(len(work.depths)) <= MAX_REGISTERS:
+        if tile.held(len(work.depths)) <= CHAIN_REGISTERS:
             yield tile
 
 
@@ -187,8 +181,8 @@ def _warp_group_tiles(target: Target, work: ChainWork, by: MatrixIntrinsic) -> I
         warps, each = groups * by.warps, line // by.across
         scores = BlockTile(by.near, terms * each, warps * by.down, by.across, line, by)
         tile = ChainTile(scores, replace(scores, columns=columns * each, step=terms * line))
-        fits = scores.threads <= min(MAX_THREADS, target.block_threads)
-        if fits and tile.held(len(work.depths)) <= MAX_GROUP_REGISTERS:
+        fits = scores.threads <= target.block_threads
+        if fits and tile.held(len(work.depths)) <= HELD_REGISTERS:
             yield _whole(work, tile)
 
 
@@ -200,44 +194,38 @@ def _whole(work: ChainWork, tile: ChainTile) -> ChainTile:
 
 def chain_tile_cost(target: Target, work: ChainWork, tile: ChainTile) -> float:
     """About the cycles of a chain, on the multiprocessor that has the most blocks."""
+    speeds = target.block_speeds
     rows, terms = tile.scores.block_rows, tile.scores.block_columns
     columns = 0 if tile.results is None else tile.results.block_columns
     blocks = work.batch * -(-work.rows // rows) * -(-work.columns // max(1, columns))
-    blocks = -(-blocks // multiprocessors(target))
-    lanes = max(tile.threads, LANES) / LANES
+    blocks = -(-blocks // target.multiprocessors)
+    lanes = max(tile.threads, speeds.lanes) / speeds.lanes
     steps = sum(-(-depth // tile.scores.step) for depth in work.depths)
     depth = steps * tile.scores.step
     ahead = tile.scores.pipeline_depth > 1
-    fill = (AHEAD_CYCLES if ahead else FILL_CYCLES) / LANES
+    copy = speeds.copy / speeds.lanes
+    fill = speeds.async_copy / speeds.lanes if ahead else copy
     busy = depth * term_cycles(target, tile.scores, work.itemsize) * lanes
-    busy += SCORE_CYCLES * tile.scores.rows * tile.scores.columns * lanes
-    busy += ROW_CYCLES * tile.scores.rows * lanes
+    busy += work.operations * tile.scores.rows * tile.scores.columns * lanes
+    busy += speeds.shared_latency * tile.scores.rows * lanes  # rows are combined by shuffles
     busy += fill * (terms if tile.whole else rows + terms) * depth
     if tile.results is not None:
         busy += terms * term_cycles(target, tile.results, work.itemsize) * lanes
         busy += tile.results.rows * tile.results.columns * lanes  # scaled by what a tile changes
         busy += fill * terms * columns
         chained = work.matrices is not None and work.matrices.is_chained
-        busy += 0 if chained else FILL_CYCLES / LANES * rows * terms
+        busy += 0 if chained else copy * rows * terms
         steps += 1
-    at_once = min(blocks, _room(target, work, tile))
-    waiting = (1 if tile.whole else steps) * STEP_CYCLES
+    held = tile.held(len(work.depths)) * max(1, work.itemsize // 4)
+    room = blocks_at_once(target, tile.threads, held, tile.shared_bytes(work))
+    at_once = min(blocks, room)
+    waiting = (1 if tile.whole else steps) * speeds.load_latency
     if ahead:  # the latency that the tile before does not hide
-        waiting = max(TURN_CYCLES, STEP_CYCLES - busy * at_once)
+        waiting = max(speeds.barrier, speeds.load_latency - busy * at_once)
     first = 0.0
     if tile.whole:
-        first = FILL_CYCLES / LANES * rows * depth + STEP_CYCLES * (2 if ahead else 1) / at_once
+        first = copy * rows * depth + speeds.load_latency * (2 if ahead else 1) / at_once
     return float(blocks * (-(-work.terms // terms) * (busy + waiting / at_once) + first))
-
-
-def _room(target: Target, work: ChainWork, tile: ChainTile) -> int:
-    """The number of blocks that run at once: registers and shared memory limit it."""
-    held = tile.held(len(work.depths))
-    registers = tile.threads * (OTHER_REGISTERS + held * max(1, work.itemsize // 4))
-    room = LANES * REGISTERS // registers
-    if target.static_shared_bytes is not None:  # else it is not known what they have together
-        room = min(room, target.l1_bytes // tile.shared_bytes(work))
-    return max(1, room)
 
 
 # -- finding chains --------------------------------------------------------------------------------
@@ -360,9 +348,19 @@ def _work(plan: Plan, chain: Chain) -> ChainWork:
         if matrices is None
         else matrices.itemsize,
         matrices=matrices,
+        is_depth_known=all(r.size.is_const for _, n in chain.scores for r in plan.loops(n)),
+        operations=_operations(plan, chain.steps),
         ahead=ASYNC_COPIES in plan.target.features.split(",")
         and all(goes_alone(c, matrices is not None) for c in (*scores, last)),
     )
+
+
+def _operations(plan: Plan, steps: Sequence[str]) -> float:
+    """The operations on each score in the steps of a chain, in additions."""
+    nodes = [e for n in steps for e in plan.nest(n).nodes]
+    found = [e for e in nodes if e.src and e.dtype is not INDEX and e.op is not ExprOp.READ]
+    additions = plan.target.speeds.additions
+    return sum([additions(e.op.name, is_float=dtypes.is_float(e.dtype)) for e in found])
 
 
 def _matrix_products(scores: Sequence[Compute], target: Target) -> MatrixIntrinsic | None:

@@ -1,6 +1,7 @@
-"""The cost model of contractions on thread blocks, and the tile of results with the least time.
+"""The tile of results that is proposed for a contraction on thread blocks.
 
-The time is that of the multiprocessor with the most blocks, in cycles, by the work of its lanes.
+Thousands of tiles are weighed at once, by a formula for the multiprocessor with the most blocks, so
+that only the best of them is made. The estimate of the kernel then says whether a tile pays.
 """
 
 from __future__ import annotations
@@ -19,41 +20,18 @@ from ferrule.codegen.intrinsics import WARP, MatrixIntrinsic, by_warp_groups
 from ferrule.codegen.kernel import BANK_LINE_BYTES, MAX_ACCESS_BYTES
 from ferrule.ir.target import Target
 
-# An H100 (compute capability 9.0), where nothing else is said. Sizes are those of the hardware;
-# cycles are estimates from NVRTC's machine code (2026-11-23) unless a measurement is named.
-ACCUMULATOR_BYTES = 512  # bytes of the results of one thread
+# Of an H100 (compute capability 9.0), as registers and shared memory leave room for.
+RESULT_BYTES = 512  # bytes of the results of one thread
 MATRIX_RESULTS = 128  # results of one thread, if warps multiply matrices: half of its registers
+HELD_REGISTERS = 160  # results and copies in a thread's registers; copies have addresses as well
 PIPELINE_DEPTHS = (4, 3, 2)  # steps in shared memory: one is used, the others on their way
 WARP_GROUP_DEPTHS = (4,)  # the same for warp groups, which read one more step until they are done
 WARP_GROUP_COLUMNS = (64, 128, 256)  # columns of a tile by warp groups
 REGISTER_DEPTHS = (2,)  # the same if the copies on their way are in a thread's registers
-MAX_HELD = 160  # results and copies in a thread's registers; each copy has an address as well
-RESIDENT = 2  # blocks on a multiprocessor at once, assumed where it is not computed
 STEPS = (8, 16, 32)  # terms of the sum between two barriers
 MATRIX_STEPS = (*STEPS, 64)  # the same if warps multiply matrices
-# A multiprocessor: lanes that begin a multiply-add in each cycle, and for each lane its threads and
-# its registers.
-LANES = 128
-THREADS_OF_LANE = 16
-REGISTERS = 512
-OTHER_REGISTERS = 40  # registers of a thread beside its results
-# Cycles of all lanes of a multiprocessor at once; those of a step are of a block.
-BANKS_CYCLES = 4.0  # to read from all banks of shared memory
-# To read an element of a thread's rows, and of its columns, from there. With these two, fitted to
-# times on an H100, products of 4096 x 4096 x 4096, 2048 x 1536 x 384, 2048 x 384 x 1536 and 1536 x
-# 2048 x 384 get tiles that are at most 3 % slower than the best of 48; without, 14 to 58 %.
-ROW_CYCLES, COLUMN_CYCLES = 1.0, 2.0
-FILL_CYCLES = 4.0  # to copy one element to shared memory
-PLACE_CYCLES = 8.0  # to compute the source of an element, if each step has other taps of a window
-AHEAD_CYCLES = 1.0  # to copy one element asynchronously
-STEP_CYCLES = 500.0  # from the loads of a step to its first multiply-add
-TURN_CYCLES = 40.0  # from the last multiply-add of a step to the first of the next
-MATRIX_CYCLES = 2.0  # of a multiprocessor, for one product of matrices by a warp
-GROUP_CYCLES = 0.62  # for each column of a product by a warp group; measured, 2026-11-27
-NAIVE_CYCLES = 16.0  # for a multiply-add whose operands both come from the caches
-SECOND_KERNEL = 3e-6  # seconds from the end of a kernel to the first results of its reader
-SOON_OPERATIONS = 32768  # operations that a block does in about that time
-LINE_SUMS = 32  # sums across memory that lie in a line, all of which one block has
+LINE_SUMS = BANK_LINE_BYTES // 4  # sums across memory that lie in a line, all of one block
+SOON_OPERATIONS = 32768  # operations that a block does while the next kernel begins
 
 
 @final
@@ -130,11 +108,11 @@ class Work:
 
 @lru_cache(maxsize=4096)
 def best_grid_tile(target: Target, work: Work) -> BlockTile | None:
-    """The tile with the least time; None if a thread for each result takes less.
+    """The tile with the least time; None if none fits.
 
     Of tiles with equal times it has few elements in shared memory, and a shallow pipeline.
     """
-    best = None, naive_cost(target, work)
+    best: tuple[BlockTile | None, float] = None, np.inf
     for by, depths in _kinds(target, work):
         tiles, table = _candidates(target, work.itemsize, by, work.period, depths)
         if tiles:
@@ -187,7 +165,7 @@ def _tiles(target: Target, itemsize: int, period: int) -> Iterator[BlockTile]:
     sizes = (1, 2, 4, 8, 16)
     counts = [1 << i for i in range(target.block_threads.bit_length())]
     for rows, columns in itertools.product(sizes, sizes):
-        if rows * columns * max(itemsize, 4) > ACCUMULATOR_BYTES:
+        if rows * columns * max(itemsize, 4) > RESULT_BYTES:
             continue
         for down, across in itertools.product(counts, counts):
             if not target.warp <= down * across <= target.block_threads:
@@ -236,7 +214,7 @@ def _warp_group_tiles(target: Target, by: MatrixIntrinsic) -> Iterator[BlockTile
 def _fits(target: Target, work: Work, tile: BlockTile) -> Any:
     """True if the steps of a tile fit into shared memory, and a thread's part into registers."""
     held = tile.rows * tile.columns + _on_their_way(work, tile)
-    fits = (tile.shared_bytes(work.copied_bytes) <= target.shared_bytes) & (held <= MAX_HELD)
+    fits = (tile.shared_bytes(work.copied_bytes) <= target.shared_bytes) & (held <= HELD_REGISTERS)
     return (tile.pipeline_depth == 1) | fits
 
 
@@ -250,16 +228,18 @@ def _on_their_way(work: Work, tile: BlockTile) -> Any:
 def _blocks(target: Target, work: Work, tile: BlockTile) -> Any:
     """The number of blocks on the multiprocessor that has the most."""
     blocks = work.batch * -(-work.rows // tile.block_rows) * -(-work.columns // tile.block_columns)
-    return -(-blocks // multiprocessors(target))
+    return -(-blocks // target.multiprocessors)
 
 
-def _room(target: Target, work: Work, tile: BlockTile) -> Any:
-    """The number of blocks that run at once: registers and shared memory limit it."""
-    held = tile.rows * tile.columns + _on_their_way(work, tile)
-    registers = tile.threads * (OTHER_REGISTERS + held)
-    room = LANES * REGISTERS // registers
+def blocks_at_once(target: Target, threads: Any, held: Any, shared_bytes: Any) -> Any:
+    """The number of blocks that run at once: registers and shared memory limit it.
+
+    A thread holds `held` values of 32 bits.
+    """
+    speeds = target.block_speeds
+    room = speeds.registers // (threads * (speeds.other_registers + held))
     if target.static_shared_bytes is not None:  # else it is not known what they have together
-        room = np.minimum(room, target.l1_bytes // tile.shared_bytes(work.copied_bytes))
+        room = np.minimum(room, target.l1_bytes // shared_bytes)
     return np.maximum(1, room)
 
 
@@ -268,23 +248,25 @@ def grid_tile_cost(target: Target, work: Work, tile: BlockTile) -> Any:
 
     For a tile whose fields are arrays it is an array.
     """
+    speeds = target.block_speeds
     blocks = _blocks(target, work, tile)
     steps = -(-work.terms // tile.step)
-    lanes = np.maximum(tile.threads, LANES)
-    cycles = term_cycles(target, tile, work.itemsize) * lanes / LANES
-    if tile.matrices is None:
-        cycles += (ROW_CYCLES * tile.rows + COLUMN_CYCLES * tile.columns) * lanes / LANES
+    lanes = np.maximum(tile.threads, speeds.lanes)
+    cycles = term_cycles(target, tile, work.itemsize) * lanes / speeds.lanes
     splits = (tile.step % work.period != 0) & (work.period % tile.step != 0)
     sides = zip(work.by_registers, (tile.block_rows, tile.block_columns), strict=True)
     for through, size in sides:
-        fill = np.where(through | (tile.pipeline_depth == 1), FILL_CYCLES, AHEAD_CYCLES)
-        cycles = cycles + (fill + PLACE_CYCLES * splits) * size / LANES
+        fill = np.where(through | (tile.pipeline_depth == 1), speeds.copy, speeds.async_copy)
+        cycles = cycles + (fill + 2 * speeds.quotient * splits) * size / speeds.lanes
     busy = tile.step * cycles
-    at_once = np.minimum(blocks, _room(target, work, tile))
+    held = tile.rows * tile.columns + _on_their_way(work, tile)
+    room = blocks_at_once(target, tile.threads, held, tile.shared_bytes(work.copied_bytes))
+    at_once = np.minimum(blocks, room)
     # The latency that the steps in between do not hide.
-    hidden = np.maximum(TURN_CYCLES, STEP_CYCLES - (tile.pipeline_depth - 1) * busy * at_once)
-    wait = np.where(tile.pipeline_depth == 1, STEP_CYCLES, hidden)
-    first = np.where(tile.pipeline_depth == 1, 0.0, STEP_CYCLES)
+    latency = speeds.load_latency
+    hidden = np.maximum(speeds.barrier, latency - (tile.pipeline_depth - 1) * busy * at_once)
+    wait = np.where(tile.pipeline_depth == 1, latency, hidden)
+    first = np.where(tile.pipeline_depth == 1, 0.0, latency)
     return blocks * (steps * (busy + wait / at_once) + first / at_once)
 
 
@@ -298,44 +280,33 @@ def best_group(rows: int, at_once: int, tile: BlockTile) -> int:
     return min(divisors, key=sizes.__getitem__)
 
 
-def naive_cost(target: Target, work: Work) -> float:
-    """The cost without a tile: a thread for each result, or a block for each if there are few."""
-    products = work.batch * work.rows * work.columns * work.terms
-    return products * NAIVE_CYCLES / (LANES * multiprocessors(target))
-
-
 def shares_out_rows(target: Target, results: int, operations: float, along: bool) -> bool:
     """True if thread blocks do well with sums of so many operations, and with their consumers.
 
     There must be enough blocks for all multiprocessors, or each block must be done soon.
     """
     together = 1 if along else LINE_SUMS
-    enough = results >= together * RESIDENT * multiprocessors(target)
+    enough = results >= 2 * together * target.multiprocessors
     return enough or together * operations <= SOON_OPERATIONS
 
 
-def clock(target: Target) -> float:
-    """The number of cycles of a multiprocessor in a second."""
-    return target.flops_per_second * target.max_threads / (2 * LANES * multiprocessors(target))
-
-
-def multiprocessors(target: Target) -> int:
-    return max(1, target.max_threads * target.block_threads // (LANES * THREADS_OF_LANE))
-
-
 def term_cycles(target: Target, tile: BlockTile, itemsize: int) -> Any:
-    """The cycles of all lanes for one term of the sums of as many threads."""
+    """The cycles of all lanes for one term of the sums of as many threads.
+
+    A thread waits for what it reads; products of matrices go on meanwhile.
+    """
+    speeds = target.block_speeds
     by = tile.matrices
     if by is None:
-        banks = BANKS_CYCLES * _bank_reads(target, tile, itemsize)
-        return np.maximum(tile.rows * tile.columns, banks)
+        in_turn = speeds.lanes // target.warp
+        return tile.rows * tile.columns + in_turn * _bank_reads(target, tile, itemsize)
     if by.warps > 1:
         columns = tile.block_columns
         read = (by.warps * by.rows + columns) * by.terms * by.itemsize / BANK_LINE_BYTES
-        return np.maximum(GROUP_CYCLES * columns, read) / by.terms
+        return np.maximum(speeds.group_column * columns, read) / by.terms
     rows, columns = tile.rows * by.down // by.rows, tile.columns // by.near
     banks = rows * by.rows // by.across + columns * by.columns // by.across
-    return np.maximum(MATRIX_CYCLES * rows * columns, banks) * LANES / WARP / by.terms
+    return np.maximum(speeds.matrix * rows * columns, banks) * speeds.lanes / WARP / by.terms
 
 
 def _bank_reads(target: Target, tile: BlockTile, itemsize: int) -> Any:

@@ -15,10 +15,9 @@ from math import gcd, prod
 from typing import final
 
 from ferrule.base.records import dataclass
-from ferrule.codegen.kernel import Kind
+from ferrule.codegen.kernel import MAX_ACCESS_BYTES, Kind
 from ferrule.codegen.plan import Plan, loads, step_of
 from ferrule.codegen.primitives.nests import shared_row
-from ferrule.codegen.schedules.gpu.cost import multiprocessors
 from ferrule.codegen.schedules.gpu.streams import MIN_SIDE, aligned_lanes, last
 from ferrule.ir.expr import Expr, ExprOp, toposort
 from ferrule.ir.target import LINE_BYTES
@@ -39,8 +38,6 @@ MIN_CONTIGUOUS = 4
 """Elements along an axis that count as contiguous."""
 MIN_TERMS = 4
 """Terms of one thread, if several share a sum."""
-RESIDENT = 4
-"""Blocks on one multiprocessor that hide each other's latency."""
 
 
 @final
@@ -59,6 +56,7 @@ class Layout:
     across: bool
     near: int = 1
     ahead: int = LOADS_AHEAD
+    terms: int = 1
 
     @property
     def result_step(self) -> int:
@@ -69,14 +67,23 @@ class Layout:
         return self.results if self.across else 1
 
 
-def schedule_reduces(plan: Plan, name: str) -> bool:
-    """Schedule blocks and threads for a root and its reduces; False if they do not suit."""
+def schedule_reduces(plan: Plan, name: str, more: int = 1) -> bool:
+    """Schedule blocks and threads for a root and its reduces; False if they do not suit.
+
+    With `more`, so many times the usual number of threads share a sum.
+    """
     below = plan.below(name)
     depth = place_of_all(plan, name, below)
     if depth is None:
         return False
     column = column_of(plan, name, below, depth)
     layout = layout_of(plan, name, below, depth, column)
+    if more > 1:
+        along = more * layout.along
+        if along > min(plan.target.block_threads, layout.terms // layout.lanes):
+            return False
+        results = max(1, layout.results // more)
+        layout = replace(layout, along=along, results=results)
     family = [*below, *([name] if len(plan.nest(name).loops) > depth else [])]
     if column is not None:
         last(plan, name, column, depth)
@@ -187,27 +194,26 @@ def layout_of(
     return _rows(plan, results, -(-terms // lanes), lanes)
 
 
-def _enough(plan: Plan) -> int:
-    """The number of threads that keeps all multiprocessors busy."""
-    return plan.target.max_threads * RESIDENT * plan.target.block_threads
-
-
 def _rows(plan: Plan, results: int, vectors: int, lanes: int) -> Layout:
-    block, most = plan.target.block_threads, min(UNROLLED_LOADS, MAX_REGISTER_VALUES // lanes)
+    """The layout for rows: a row has the fewest threads that hold it in registers, a warp at least.
+    It has more if there are few rows.
+    """
+    target = plan.target
+    held = min(UNROLLED_LOADS, MAX_REGISTER_VALUES // lanes)
     along = 1
-    while along < block and _busy(vectors, 2 * along):
-        if along >= plan.target.warp:
-            few = 2 * results * along < _enough(plan)
-            if vectors <= along * most and not few:
-                break
+    while (
+        along < vectors
+        and 2 * along <= target.block_threads
+        and (along < target.warp or vectors > along * held or 2 * results * along < _resident(plan))
+    ):
         along *= 2
-    return Layout(_spread(plan, results, along), along, lanes, across=False)
+    terms = vectors * lanes
+    return Layout(_spread(plan, results, along), along, lanes, across=False, terms=terms)
 
 
-def _busy(vectors: int, threads: int) -> bool:
-    """True if most of so many threads have something to do all the time."""
-    rounds = -(-vectors // threads)
-    return 10 * vectors >= 6 * threads * rounds
+def _resident(plan: Plan) -> int:
+    """The number of threads that run at once."""
+    return plan.target.max_threads * plan.target.block_threads
 
 
 def _spread(plan: Plan, results: int, along: int) -> int:
@@ -215,7 +221,7 @@ def _spread(plan: Plan, results: int, along: int) -> int:
     count = 1
     while count < results and 2 * count * along <= plan.target.block_threads:
         blocks = results // (2 * count)
-        if count * along >= plan.target.warp and blocks < RESIDENT * plan.target.max_threads:
+        if count * along >= plan.target.warp and blocks < plan.target.max_threads:
             break
         count *= 2
     return count
@@ -236,21 +242,26 @@ def _columns(plan: Plan, results: int, terms: int, near: int) -> Layout:
             break
         count //= 2
     along = 1
-    while count * along < block and MIN_TERMS * along <= terms and results * along < _enough(plan):
+    while (
+        count * along < block and MIN_TERMS * along <= terms and results * along < _resident(plan)
+    ):
         along *= 2
     count = max(count, _spread(plan, results, along))
-    ahead = _ahead(plan, -(-results // count), terms // along, near)
-    return Layout(count, along, 1, across=True, near=near, ahead=ahead)
+    ahead = _ahead(plan, -(-results // count) * count * along, terms // along, near)
+    return Layout(count, along, 1, across=True, near=near, ahead=ahead, terms=terms)
 
 
-def _ahead(plan: Plan, blocks: int, turns: int, near: int) -> int:
-    """The number of loads that each thread has under way: few blocks have to hide their own
-    latency.
+def _ahead(plan: Plan, threads: int, turns: int, near: int) -> int:
+    """The number of loads that each thread has under way: together they hide the latency of memory,
+    which is twice as long where memory is busy.
     """
+    target = plan.target
+    speed = target.bytes_per_second * target.max_threads / target.clock
+    under_way = 2 * target.block_speeds.load_latency * speed
     ahead = LOADS_AHEAD
-    while 2 * ahead * max(blocks, multiprocessors(plan.target)) <= (
-        LOADS_AHEAD * RESIDENT * multiprocessors(plan.target)
-    ) and 2 * ahead <= min(MAX_REGISTER_VALUES // near, turns // 2):
+    while ahead * threads * MAX_ACCESS_BYTES < under_way and 2 * ahead <= min(
+        MAX_REGISTER_VALUES // near, turns // 2
+    ):
         ahead *= 2
     return ahead
 

@@ -14,44 +14,55 @@ order, those that are theirs.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from functools import partial
 from math import gcd, prod
 
-from ferrule.codegen.kernel import MAX_ACCESS_BYTES, Kind
-from ferrule.codegen.plan import Plan
+from ferrule.codegen.estimate_blocks import least_block_cycles
+from ferrule.codegen.kernel import MAX_ACCESS_BYTES, Kernel, Kind
+from ferrule.codegen.plan import Plan, Proposal
 from ferrule.codegen.primitives.loops import MAX_SKIP_SIZE
 from ferrule.codegen.primitives.nests import chosen_place
 from ferrule.codegen.schedules.cpu.scatters import cut_out, fill_inside, owned, stored_by
-from ferrule.codegen.schedules.gpu.cost import clock
 from ferrule.codegen.schedules.gpu.streams import aligned_lanes
 from ferrule.ir.expr import Expr, ExprOp, toposort
-from ferrule.ir.target import LINE_BYTES, Target
+from ferrule.ir.target import LINE_BYTES
 
-PLACES_AT_ONCE = 8  # elements whose places a thread loads before it stores the first
+PLACES_AT_ONCE = 32  # elements whose places a thread loads before it stores the first
 LOOKS_AT_ONCE = 4  # looks of all threads together before the elements that they found are done
-MAX_PARTS = 4096
-WARPS_IN_TURN = 16  # warps that share a scheduler: one of them runs at a time
-# Cycles, estimated from NVRTC's machine code (docs/design/experiments.md, Scatters of rows; no GPU
-# was at hand): of a warp that passes an element by, beside other warps and alone; the same if its
-# threads look at one element each; to add an element to memory; to fill a place.
-PASS_CYCLES = 12.0
-WAIT_CYCLES = 12.0
-LOOK_CYCLES = 0.6
-LOOK_WAIT_CYCLES = 2.0
-ADD_CYCLES = 700.0
-FILL_CYCLES = 4.0
+PARTS_RATIO = 8  # times as many parts in each proposal as in the one before
 
 
 def schedule_scatter(plan: Plan) -> bool:
-    """Schedule blocks and threads for the parts of the result that loops own; False if they own
-    nothing.
+    """Schedule blocks and threads for the parts of the result that loops own, with the places
+    divided into as many parts as take the least time; False if they own nothing.
     """
     names = _names(plan)
-    if len(names) > 2 or len(plan.kernel.roots) != len(names):
+    if len(names) > 2:
         return False
+    proposals = [
+        Proposal(f"{n} parts", partial(scatter_in_parts, parts=n), least_block_cycles)
+        for n in _parts(plan, names[-1])
+    ]
+    return plan.least(names[-1], *proposals)
+
+
+def scattered(plan: Plan) -> Iterator[Kernel]:
+    """The kernels that a scatter may become."""
+    for parts in _parts(plan, _names(plan)[-1]):
+        made = Plan(plan.kernel, plan.target)
+        if made.attempt(partial(scatter_in_parts, parts=parts)):
+            yield made.kernel
+
+
+def scatter_in_parts(plan: Plan, parts: int) -> bool:
+    """Schedule a scatter with its places in so many parts; False if loops own nothing."""
+    names = _names(plan)
     *fills, host = names
+    operands = plan.below(host)
     is_outside = _is_outside(plan, host)
-    together = _looks_together(plan, host)
-    together &= _divide(plan, names)
+    together = parts > 1 and _looks_together(plan, host)
+    if parts > 1:
+        plan.do("partition", host, parts)
     lanes = _lanes(plan, names)
     digits = sorted(
         (d for d in owned(plan.nest(host)) if all(cut_out(plan, fill, host, d) for fill in fills)),
@@ -67,14 +78,18 @@ def schedule_scatter(plan: Plan) -> bool:
     else:
         _share(plan, host, fills, len(digits), lanes)
         _look_ahead(plan, host)
+    for operand in operands:
+        if prod(loop.range.size.max for loop in plan.nest(operand).loops) <= PLACES_AT_ONCE:
+            for r in plan.loops(operand):
+                plan.do("unroll", operand, r)
     return True
 
 
 def _names(plan: Plan) -> list[str]:
-    """The nests of a scatter: perhaps one that fills the result, and the one that goes through the
+    """The roots of a scatter: perhaps one that fills the result, and the one that goes through the
     elements.
     """
-    return [nest.name for nest in plan.kernel.nests]
+    return [nest.name for nest in plan.kernel.roots]
 
 
 # -- parts of the places ---------------------------------------------------------------------------
@@ -101,91 +116,36 @@ def _looks_together(plan: Plan, name: str) -> bool:
     if found is None or not near or plan.target.block_threads < MAX_SKIP_SIZE:
         return False
     free = [o.range for o in nest.loops if o.range not in owned(nest).values()]
+    if _has_operands(plan, name):
+        return False
     is_known = bool(free) and free[-1].size.is_const and free[-1] in found[0].ranges
     alike = not any(r in e.ranges for r in near for e in (found[0], stored_by(nest).valid))
     return is_known and alike and not _is_outside(plan, name)
 
 
-def _divide(plan: Plan, names: Sequence[str]) -> bool:
-    """Divide the places among threads if that takes less time; True if it does."""
-    cycles = _cycles(plan, names)
-    best = min(cycles, key=cycles.__getitem__, default=1)
-    if best > 1:
-        plan.do("partition", names[-1], best)
-    return best > 1
+def _parts(plan: Plan, name: str) -> list[int]:
+    """The numbers of parts into which places may be divided; one if none is loaded.
 
-
-def scatter_seconds(plan: Plan, times: int) -> float | None:
-    """About the time of a scatter in `times` parts, each with a result of its own; None if it is
-    not known.
+    If loops outside of all places own more than one place, all parts are of one size: they have to
+    end with these.
     """
-    cycles = _cycles(plan, _names(plan), times)
-    return min(cycles.values()) / clock(plan.target) if cycles else None
-
-
-def _cycles(plan: Plan, names: Sequence[str], times: int = 1) -> dict[int, float]:
-    """The cycles by the number of parts of the places; empty if sizes are symbolic or no place is
-    loaded.
-    """
-    nest = plan.nest(names[-1])
+    nest = plan.nest(name)
     found = chosen_place(nest)
     if found is None or not all(loop.range.size.is_const for loop in nest.loops):
-        return {}
+        return [1]
     place, places = found
     step = stored_by(nest).index.linear()[0][place]
-    digits = owned(nest)
-    inside = prod(size for own, size in digits if own < step) // _lanes(plan, names)
-    outside = times * prod(size for own, size in digits if own >= step)
-    elements = prod(loop.size for loop in nest.loops if loop.range not in digits.values()) // times
-    filled = places if len(names) > 1 else 0
-    together = _looks_together(plan, names[-1])
-    return {
-        parts: scatter_cycles(plan.target, elements, filled, outside, inside, parts, together)
-        for parts in _parts(places, exact=outside > 1)
-    }
+    exact = prod(size for own, size in owned(nest) if own >= step) > 1
+    out, wanted = [], 1
+    while wanted <= places:
+        out.append(next(n for n in range(wanted, places + 1) if not exact or places % n == 0))
+        wanted *= PARTS_RATIO
+    return sorted({*out, places})
 
 
-def _parts(places: int, *, exact: bool) -> Iterator[int]:
-    """The numbers of parts into which places may be divided, about doubled each time.
-
-    If `exact`, all parts are of one size: if loops outside of all places own more than one place,
-    parts have to end with these.
-    """
-    wanted = 1
-    while wanted <= min(places, MAX_PARTS):
-        parts = wanted
-        while exact and places % parts:
-            parts += 1
-        yield parts
-        wanted *= 2
-
-
-def scatter_cycles(
-    target: Target,
-    elements: int,
-    filled: int,
-    outside: int,
-    inside: int,
-    parts: int,
-    together: bool = False,
-) -> float:
-    """About the cycles to scatter `elements`, each with `inside` elements beside it, to divided
-    places.
-
-    `filled` places are filled first, and all of it is done `outside` times. Threads look at
-    elements `together`, or each thread looks at all of them.
-    """
-    together = together and parts > 1
-    near = inside if inside > 1 else outside if outside >= target.warp else parts
-    threads = MAX_SKIP_SIZE if together else min(target.warp, near)
-    warps = outside * parts * max(inside / threads, float(together))
-    at_once = max(1, target.max_threads * target.block_threads // (target.warp * WARPS_IN_TURN))
-    busy, alone = (LOOK_CYCLES, LOOK_WAIT_CYCLES) if together else (PASS_CYCLES, WAIT_CYCLES)
-    passing = elements * max(alone, busy * warps / at_once)
-    # The threads of a warp that have different parts add one after the other.
-    in_turn = min(target.warp, parts) if inside == 1 and outside < target.warp else 1
-    adding = elements * in_turn / parts * ADD_CYCLES
-    return passing + adding + filled / parts * FILL_CYCLES * max(1.0, warps / at_once)
+def _has_operands(plan: Plan, name: str) -> bool:
+    """True if a nest is computed for each element, as a sum that is scattered is."""
+    return bool(plan.kernel.children(name, len(plan.loops(name))))
 
 
 # -- blocks and threads ----------------------------------------------------------------------------
@@ -194,9 +154,12 @@ def scatter_cycles(
 def _lanes(plan: Plan, names: Sequence[str]) -> int:
     """The number of adjacent elements that a thread takes at a time.
 
-    It is 1 unless the last loop that owns its elements is contiguous in all loads and stores.
+    It is 1 unless the last loop that owns its elements is contiguous in all loads and stores, or
+    if elements are reduces.
     """
     lanes = MAX_ACCESS_BYTES
+    if _has_operands(plan, names[-1]):
+        return 1
     for name in names:
         near = [r for (step, _), r in owned(plan.nest(name)).items() if step == 1]
         lanes = gcd(lanes, aligned_lanes(plan.nest(name), near[0]) if near else 1)
@@ -275,16 +238,19 @@ def _vectorize(plan: Plan, name: str, lane: Expr) -> None:
 def _look_ahead(plan: Plan, name: str) -> None:
     """Load the places of several elements before the first of them is stored."""
     free = [o.range for o in plan.nest(name).loops if o.kind is Kind.SERIAL]
-    if not free or not free[-1].size.is_const or free[-1].size.arg % PLACES_AT_ONCE:
+    if _has_operands(plan, name) or not free or not free[-1].size.is_const:
         return
-    _, inner = plan.split(name, free[-1], PLACES_AT_ONCE)
+    ahead = gcd(free[-1].size.arg, PLACES_AT_ONCE)
+    if ahead == 1:
+        return
+    _, inner = plan.split(name, free[-1], ahead)
     depth = plan.loops(name).index(inner)
     for number, e in enumerate(_places(plan, name, inner)):
         copy = f"{name}.place{number}"
         plan.do("stage", name, e.arg, name, depth, (inner,), copy)
         along = plan.nest(copy).loops[-1].range
         lanes = aligned_lanes(plan.nest(copy), along)
-        if 1 < lanes < PLACES_AT_ONCE:
+        if 1 < lanes < ahead:
             vectors, lane = plan.split(copy, along, lanes)
             plan.do("unroll", copy, vectors)
             plan.do("vectorize", copy, lane)
@@ -294,10 +260,10 @@ def _look_ahead(plan: Plan, name: str) -> None:
 
 
 def _places(plan: Plan, name: str, r: Expr) -> list[Expr]:
-    """The loads of a nest's store index, from buffers that are loaded for nothing else."""
+    """The loads that say where a nest stores, from buffers that are loaded for nothing else."""
     nest = plan.nest(name)
-    (c,) = nest.computes
-    found = [e for e in toposort([stored_by(nest).index]) if e.op is ExprOp.LOAD]
-    slots = [e.arg for e in toposort([c.value, stored_by(nest).index]) if e.op is ExprOp.LOAD]
+    store = stored_by(nest)
+    found = [e for e in toposort([store.index, store.valid]) if e.op is ExprOp.LOAD]
+    slots = [e.arg for e in nest.nodes if e.op is ExprOp.LOAD]
     near = [e for e in found if r in e.ranges and slots.count(e.arg) == 1]
     return [e for e in near if not any(x.op is ExprOp.LOAD for x in toposort(e.src))]

@@ -1,22 +1,27 @@
 """Schedules for thread blocks (GPUs): which loops become blocks, and which become threads.
 
-Each shape of work has a module: streams, reduces with reuse, other reduces, scatters. This module
-tells them apart, and schedules the rest: reduces inside of reduces, by a thread for each result, or
-by a whole block if the terms are adjacent in memory.
+Each shape of work has a module that proposes schedules: streams, contractions, other reduces,
+scatters. This one adds two for reduces: a thread for each result, and a block for each. The
+estimate of the time decides (`Plan.best`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator
+from functools import partial
+from itertools import product
 from math import prod
+from typing import TypeAlias
 
+from ferrule.codegen.estimate_blocks import least_block_cycles, least_untiled_block_cycles
 from ferrule.codegen.kernel import MAX_ACCESS_BYTES, Kind, Nest, stores_to_one_place
-from ferrule.codegen.plan import Plan, loads, step_of
+from ferrule.codegen.plan import Plan, Proposal
 from ferrule.codegen.primitives.editing import ScheduleError, is_ordered
 from ferrule.codegen.schedules.cpu.chains import has_stages
 from ferrule.codegen.schedules.cpu.rows import column_axis, merge_siblings
 from ferrule.codegen.schedules.gpu.chains import schedule_grid_chain
 from ferrule.codegen.schedules.gpu.rows import (
+    MAX_REGISTER_VALUES,
     Layout,
     column_of,
     layout_of,
@@ -25,15 +30,11 @@ from ferrule.codegen.schedules.gpu.rows import (
 )
 from ferrule.codegen.schedules.gpu.scatter import schedule_scatter
 from ferrule.codegen.schedules.gpu.streams import last, schedule_stream, share, threads_for
-from ferrule.codegen.schedules.gpu.tile import schedule_grid_tile
+from ferrule.codegen.schedules.gpu.tile import can_be_tiled, schedule_grid_tile
 
-# Not measured; no GPU was at hand. Chosen from the machine code that NVRTC makes.
-SHORT_REDUCE = 32
-"""Terms of a reduce that one thread does as well alone."""
-MIN_WORK_RATIO = 8
-"""Work of a kernel relative to the work that it does again, at least."""
-FREE_ITERATIONS = 16
-"""Iterations of each thread that may be computed again in any case."""
+_MORE = (1, 4, 16)
+"""Times the threads that share a sum, in other schedules than the first."""
+_Form: TypeAlias = Callable[[Plan, str], bool]
 
 
 def schedule_grid(plan: Plan) -> None:
@@ -50,23 +51,41 @@ def schedule_grid(plan: Plan) -> None:
             schedule_stream(plan, name)
         elif has_stages(plan, name):
             plan.attempt(schedule_grid_chain, name)
-        elif not plan.attempt(schedule_grid_tile, name):
+        elif can_be_tiled(plan, name):
+            tile = Proposal("tile", partial(schedule_grid_tile, name=name), least_block_cycles)
+            plan.best(name, tile, *_of_reduces(name, least_untiled_block_cycles))
+        else:
             reduces.append(name)
     merge_siblings(plan, reduces)
     for name in (n for n in reduces if n in plan.kernel.by_name):
-        _schedule_reduces(plan, name)
+        merge_siblings(plan, plan.below(name))
+        plan.best(name, *_of_reduces(name, least_block_cycles))
 
 
-def _schedule_reduces(plan: Plan, name: str) -> None:
-    """Schedule a root with reduces that are no contraction's tile."""
-    merge_siblings(plan, plan.below(name))
-    below = plan.below(name)
-    plan.attempt(_recompute_inside, name)
-    plan.attempt(_recompute_in_blocks, name)
-    if plan.attempt(schedule_reduces, name):
-        return
-    if not (_suits_rows(plan, name, below) and _rows(plan, name)):
-        _by_block(plan, name)
+def _of_reduces(name: str, least: Callable[..., float]) -> Iterator[Proposal]:
+    """Schedules for a root with reduces: those that wait for others may be recomputed first."""
+    forms: dict[str, _Form] = {
+        **{f"{n} times the threads": partial(schedule_reduces, more=n) for n in _MORE},
+        "rows": _rows,
+        "unrolled rows": _unrolled_rows,
+        "a block for each": _by_block,
+    }
+    before: dict[str, _Form] = {
+        "": _as_it_is,
+        ", recomputed inside": _recompute_inside,
+        ", recomputed in blocks": _recompute_in_blocks,
+    }
+    for how, form in product(before, forms):
+        both = partial(_both, first=before[how], form=forms[form], name=name)
+        yield Proposal(form + how, both, least)
+
+
+def _both(plan: Plan, first: _Form, form: _Form, name: str) -> bool:
+    return first(plan, name) and form(plan, name)
+
+
+def _as_it_is(plan: Plan, name: str) -> bool:
+    return True
 
 
 def _adds_up(nest: Nest) -> bool:
@@ -75,49 +94,32 @@ def _adds_up(nest: Nest) -> bool:
 
 
 def _recompute_inside(plan: Plan, name: str) -> bool:
-    """Recompute reduces that hang further out than others, at the place of these.
-
-    Only if results further out are too few for the device, and recomputing them takes little.
-    """
-    loops = plan.nest(name).loops
+    """Recompute reduces that hang further out than others, at the place of these."""
     depths = {n: at[1] for n in plan.below(name) if (at := plan.nest(n).at) and at[0] == name}
-    if not depths:
-        return False
-    outer, inner = min(depths.values()), max(depths.values())
-    if outer == inner or prod(o.range.size.max for o in loops[:outer]) >= plan.target.max_threads:
-        return False
+    inner = max(depths.values(), default=0)
     again = [n for n in depths if depths[n] < inner]
-    once = sum(_iterations(plan, n) for n in again)
-    extra = once * prod(loop.range.size.max for loop in loops[:inner])
     for n in reversed(again):  # a reader must be in the loops before its operand enters them
         plan.do("recompute", n, inner)
-    block = FREE_ITERATIONS * plan.target.block_threads
-    if once <= block and extra <= block * plan.target.max_threads:
-        return True
-    return MIN_WORK_RATIO * extra <= plan.work(name)
+    return bool(again)
 
 
 def _recompute_in_blocks(plan: Plan, name: str) -> bool:
     """Recompute reduces in several blocks, which then share out the loops inside of them.
 
-    The reduces hang outside of all loops of a root, or where few blocks have results. Recomputing
-    takes no longer than computing in one block, and the kernel ends sooner. If there are several
-    blocks already, they may recompute only a little.
+    The reduces hang outside of all loops of a root, or where few blocks have results.
     """
     loops, hanging = plan.nest(name).loops, _hanging(plan, name)
     depth = _depth_of_children(plan, name)
     if depth == len(loops) or any(plan.nest(n).at != (name, depth) for n in hanging):
         return False
     sizes = [loop.range.size.max for loop in loops]
-    inner, least = prod(sizes[depth:]), FREE_ITERATIONS * plan.target.block_threads
+    block, inner = plan.target.block_threads, prod(sizes[depth:])
     layout = _layout(plan, name, depth)
     blocks = -(-prod(sizes[:depth]) // (layout.results if layout else 1))
-    shares = min(
-        plan.target.max_threads // blocks, prod(sizes) // (least * blocks), inner // SHORT_REDUCE
-    )
-    if shares < 2 or (blocks > 1 and sum(_iterations(plan, n) for n in hanging) > least):
+    shares = min(plan.target.max_threads // blocks, inner // block)
+    if shares <= 1:
         return False
-    is_short = sizes[-1] < plan.target.block_threads  # all loops as one have work for all threads
+    is_short = sizes[-1] < block  # all loops as one have work for all threads
     count = next(
         n
         for n in range(1, len(sizes) + 1)
@@ -125,7 +127,8 @@ def _recompute_in_blocks(plan: Plan, name: str) -> bool:
     )
     first = plan.fuse_at(name, depth, count)
     is_row = depth + count == len(sizes) and not (layout and layout.across)
-    size = _share_of(prod(sizes[depth : depth + count]), shares, least if is_row else 1)
+    whole = MAX_ACCESS_BYTES * block if is_row else 1
+    size = _share_of(prod(sizes[depth : depth + count]), shares, whole)
     if size > 1:
         plan.do("split", name, first, size, "mask")
     for n in reversed(hanging):  # a reader must be in the loops before its operand enters them
@@ -158,40 +161,19 @@ def _hanging(plan: Plan, name: str) -> list[str]:
     return [n.name for n in plan.kernel.nests if n.at is not None and n.at[0] == name]
 
 
-def _iterations(plan: Plan, name: str) -> int:
-    """The number of times that the bodies of a nest, and of nests in it, run for each
-    place of it.
-    """
-    nest = plan.nest(name)
-    inside = sum(
-        prod(loop.range.size.max for loop in nest.loops[: n.at[1]]) * _iterations(plan, n.name)
-        for n in plan.kernel.nests
-        if n.at is not None and n.at[0] == name
-    )
-    return prod(loop.range.size.max for loop in nest.loops) + inside
-
-
 # -- a thread for each result ----------------------------------------------------------------------
 
 
-def _suits_rows(plan: Plan, name: str, below: Sequence[str]) -> bool:
-    """True if reduces are better done by one thread each."""
-    if column_axis(plan, name, below, _depth_of_children(plan, name)) is not None:
-        return True
-    terms = max(loop.range.size.max for n in below for loop in plan.nest(n).loops[-1:])
-    return terms < SHORT_REDUCE or not _along_memory(plan, below)
-
-
-def _along_memory(plan: Plan, below: Sequence[str]) -> bool:
-    """True if the terms of some reduce are adjacent in memory."""
-    nests = [plan.nest(n) for n in below]
-    return any(
-        step_of(e.src[0], loop.range) == 1
-        for nest in nests
-        for loop in nest.loops[-1:]
-        for c in nest.computes
-        for e in loads(c.value)
-    )
+def _unrolled_rows(plan: Plan, name: str) -> bool:
+    """The same with all terms of the innermost reduces at once; False if there are too many."""
+    inner = [n for n in plan.below(name) if not plan.below(n)]
+    sizes = [prod(loop.range.size.max for loop in plan.nest(n).loops) for n in inner]
+    if sum(sizes) > MAX_REGISTER_VALUES or not _rows(plan, name):
+        return False
+    for n in inner:
+        for r in plan.loops(n):
+            plan.do("unroll", n, r)
+    return True
 
 
 def _rows(plan: Plan, name: str) -> bool:
@@ -217,7 +199,7 @@ def _depth_of_children(plan: Plan, name: str) -> int:
 # -- a block for each result -----------------------------------------------------------------------
 
 
-def _by_block(plan: Plan, name: str) -> None:
+def _by_block(plan: Plan, name: str) -> bool:
     """Let a block do all nests together that hang outside of its threads' loops."""
     depth = _depth_of_children(plan, name)
     if depth:
@@ -232,6 +214,7 @@ def _by_block(plan: Plan, name: str) -> None:
             continue
         together.add(n)
         _bind_last(plan, n, threads)
+    return True
 
 
 def _inner_size(plan: Plan, name: str) -> int:

@@ -1,15 +1,18 @@
 """Element-wise schedules for thread blocks: 16 bytes a thread, and transposition in shared memory.
 
 Neighbouring threads store adjacent elements. If the loads are contiguous along another axis, a
-block loads a square along that axis into shared memory, and stores it along the other.
+block loads a square along that axis into shared memory, and stores it along the other. A row of the
+square has a bank of shared memory, or an element, for each thread of a warp.
 """
 
 from __future__ import annotations
 
-from math import gcd, prod
+from functools import partial
+from math import gcd
 
+from ferrule.codegen.estimate_blocks import least_block_cycles
 from ferrule.codegen.kernel import MAX_ACCESS_BYTES, Nest
-from ferrule.codegen.plan import Plan, loads, step_of
+from ferrule.codegen.plan import Plan, Proposal, loads, step_of
 from ferrule.ir.expr import Expr, ExprOp, toposort
 
 MIN_SIDE = 8  # elements of a side of a square: then a row fills the 32-byte sectors that are loaded
@@ -22,18 +25,35 @@ def schedule_stream(plan: Plan, name: str) -> None:
     if not nest.loops:
         return
     v = _contiguous(nest)
-    w = _other_orientation(plan, nest, v)
-    if w is not None and plan.attempt(_transpose, name, v, w):
-        return
+    w = _other_orientation(nest, v)
+    forms = [Proposal("vectors", partial(_in_vectors, name=name, v=v), least_block_cycles)]
+    if w is not None:
+        widest = max(e.dtype.itemsize for e in _strided_loads(nest, v))
+        side = max(plan.target.warp, MIN_SIDE)
+        sides = {side * max(1, BANK_BYTES // widest), side}
+        squares = {n: partial(_transpose, name=name, v=v, w=w, side=n) for n in sides}
+        forms = [
+            *[
+                Proposal(f"squares of {n}", squares[n], least_block_cycles)
+                for n in sorted(sides)[::-1]
+            ],
+            *forms,
+        ]
+    plan.best(name, *forms)
+
+
+def _in_vectors(plan: Plan, name: str, v: Expr) -> bool:
+    nest = plan.nest(name)
     last(plan, name, v, len(nest.loops))
     lanes = aligned_lanes(nest, v)
     if lanes == 1 and len(nest.loops) == 1 and _odd_lanes(nest, v) > 1:
         _share_with_tail(plan, name, _odd_lanes(nest, v))
-        return
+        return True
     if lanes > 1:
         _, lane = plan.split(name, v, lanes)
         plan.do("vectorize", name, lane)
     share(plan, name, len(nest.loops))
+    return True
 
 
 def threads_for(plan: Plan, items: int) -> int:
@@ -122,26 +142,13 @@ def _odd_lanes(nest: Nest, r: Expr) -> int:
 # -- transposes ------------------------------------------------------------------------------------
 
 
-def _side(plan: Plan, nest: Nest, v: Expr) -> int:
-    """The side of a square: a row is a line of memory; of narrow elements half a line.
-
-    Twice the side is a whole line then, and each thread has four times as many loads under way. It
-    is chosen if enough squares are left.
-    """
-    side = max(plan.target.warp, MIN_SIDE)
-    elements = prod(loop.range.size.max for loop in nest.loops)
-    is_narrow = all(e.dtype.itemsize < BANK_BYTES for e in _strided_loads(nest, v))
-    is_large = elements >= plan.target.max_threads * (2 * side) ** 2
-    return 2 * side if is_narrow and is_large and plan.target.warp > 1 else side
-
-
 def _strided_loads(nest: Nest, v: Expr) -> list[Expr]:
     """The loads that are contiguous along another loop."""
     found = dict.fromkeys(e for c in nest.computes for e in loads(c.value))
     return [e for e in found if step_of(e.src[0], v) not in (0, 1)]
 
 
-def _other_orientation(plan: Plan, nest: Nest, v: Expr) -> Expr | None:
+def _other_orientation(nest: Nest, v: Expr) -> Expr | None:
     """The loop along which all those loads are contiguous; None if there is none."""
     far = _strided_loads(nest, v)
     if not far or v.size.max < MIN_SIDE or any(len(e.src) > 2 for e in far):
@@ -155,10 +162,9 @@ def _other_orientation(plan: Plan, nest: Nest, v: Expr) -> Expr | None:
     return None
 
 
-def _transpose(plan: Plan, name: str, v: Expr, w: Expr) -> bool:
+def _transpose(plan: Plan, name: str, v: Expr, w: Expr, side: int) -> bool:
     """Schedule squares of `v` and `w`: loaded along `w` to shared memory, stored along `v`."""
-    nest = plan.nest(name)
-    side, far = _side(plan, nest, v), _strided_loads(nest, v)
+    far = _strided_loads(plan.nest(name), v)
     if (side + BANK_BYTES) * side * sum(e.dtype.itemsize for e in far) > plan.target.shared_bytes:
         return False
     _, along = plan.split(name, v, side)

@@ -9,13 +9,15 @@ one loop. So a convolution is the product of two matrices, one of which only exi
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from math import gcd, prod
+from math import gcd, inf, prod
 from typing import final
 
+import numpy as np
+
 from ferrule.base.records import dataclass
+from ferrule.codegen.analysis.index_values import index_values
 from ferrule.codegen.intrinsics import (
     ASYNC_COPIES,
     COPIED_BYTES,
@@ -34,21 +36,17 @@ from ferrule.codegen.plan import Plan, loads, step_of
 from ferrule.codegen.primitives.editing import is_product_of_loads
 from ferrule.codegen.schedules.cpu.contraction import is_contraction
 from ferrule.codegen.schedules.gpu.cost import (
-    RESIDENT,
     BlockTile,
     Work,
     best_grid_tile,
     best_group,
-    clock,
     grid_tile_cost,
-    multiprocessors,
-    naive_cost,
 )
 from ferrule.ir.dtype import DType
-from ferrule.ir.expr import Expr, ExprOp, const, range_, substitute, toposort
+from ferrule.ir.expr import Expr, ExprOp, range_, substitute, toposort
 from ferrule.ir.target import Target
 
-SECTOR_BYTES = 32  # bytes that one access to a GPU's memory moves, at least
+BLOCKS_AT_ONCE = 2  # blocks of a tile that a multiprocessor has at once, usually
 LINE = BANK_LINE_BYTES // 2  # elements of 16 bits in a line of shared memory
 UNROLLED = 4  # terms in the innermost loop; not measured
 MAX_SEEN_STEPS = 32  # steps along an axis that are looked at for adjacent elements; not measured
@@ -103,6 +101,11 @@ def _stored_together(root: Nest, group: Sequence[Expr]) -> bool:
 # -- the schedule ----------------------------------------------------------------------------------
 
 
+def can_be_tiled(plan: Plan, name: str) -> bool:
+    """True if a root nest is a contraction, in which tiles of results share operands."""
+    return _contraction(plan, name) is not None
+
+
 def schedule_grid_tile(plan: Plan, name: str) -> bool:
     """Tile the only reduce in a root nest for thread blocks; False if no tile suits it."""
     contraction = _contraction(plan, name)
@@ -117,21 +120,17 @@ def schedule_grid_tile(plan: Plan, name: str) -> bool:
     return tile is not None and tile_grid(plan, name, tile)
 
 
-def seconds_in_parts(plan: Plan, name: str, parts: int) -> float | None:
-    """About the seconds of a contraction with its sum in parts, each in a tile of its own.
-
-    None for other work.
+def cycles_in_parts(plan: Plan, name: str, parts: int) -> float:
+    """About the cycles of a contraction with its sum in parts, each in a tile; infinite for other
+    work.
     """
     contraction = _contraction(plan, name)
     if contraction is None:
-        return None
+        return inf
     work = _work(plan, *contraction)
     work = replace(work, batch=work.batch * parts, terms=-(-work.terms // parts))
     tile = best_grid_tile(plan.target, work)
-    cycles = naive_cost(plan.target, work)
-    if tile is not None:
-        cycles = grid_tile_cost(plan.target, work, tile)
-    return cycles / clock(plan.target)
+    return inf if tile is None else float(grid_tile_cost(plan.target, work, tile))
 
 
 def tile_grid(plan: Plan, name: str, tile: BlockTile) -> bool:
@@ -296,7 +295,7 @@ class Tiling:
         if not (row.size.is_const and batch.size.is_const):
             return row, batch
         count, rows = batch.size.arg, row.size.arg
-        least = -(-2 * RESIDENT * multiprocessors(plan.target) // rows)
+        least = -(-2 * BLOCKS_AT_ONCE * plan.target.multiprocessors // rows)
         group = next((n for n in range(least, count) if count % n == 0), count)
         if group == count:
             return row, batch
@@ -310,7 +309,7 @@ class Tiling:
         A few rows of tiles are done together: the blocks of a column of these come first.
         """
         count = row.size
-        at_once = RESIDENT * multiprocessors(self.plan.target)
+        at_once = BLOCKS_AT_ONCE * self.plan.target.multiprocessors
         group = best_group(count.arg, at_once, self.tile) if count.is_const else 1
         if group in (1, count.arg):
             return [row, column] if group == 1 else [column, row]
@@ -569,7 +568,7 @@ def _nearest(plan: Plan, name: str, threads: Sequence[Expr], each: int) -> tuple
 
     The next threads take other rows, which they store next to one another.
     """
-    together = max(1, SECTOR_BYTES // each)
+    together = max(1, plan.target.block_speeds.sector // each)
     if not threads or threads[0].size.arg <= together:
         return tuple(threads)
     return plan.split(name, threads[0], together)
@@ -587,10 +586,8 @@ def _unit_steps(e: Expr, r: Expr) -> int:
     index = e.src[0]
     if any(x.op is ExprOp.LOAD for x in toposort([index])):
         return 0
-    start = {v: const(v.max) for v in index.vars()} | dict.fromkeys(index.ranges, const(0))
-    steps = range(min(r.size.arg, MAX_SEEN_STEPS))
-    places = [index.substitute({**start, r: const(i)}) for i in steps]
-    return sum(b - a is const(1) for a, b in itertools.pairwise(places))
+    places = index_values(index, {r: np.arange(min(r.size.arg, MAX_SEEN_STEPS))})
+    return int((np.diff(places) == 1).sum())
 
 
 def _lanes(e: Expr, r: Expr) -> int:
