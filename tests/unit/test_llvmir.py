@@ -1,12 +1,13 @@
 """Programs as LLVM IR: what compiled code does is what the interpreter does, bit for bit."""
 
+import re
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
-from tests.kernels import CASES
+from tests.kernels import CASES, store
 from tests.programs import (
     COMPUTED,
     HOST,
@@ -29,10 +30,14 @@ from tests.programs import (
 )
 
 from ferrule.codegen.linearizer import Linearizer
-from ferrule.codegen.uops import UOp, UOps
+from ferrule.codegen.lower import lower
+from ferrule.codegen.plan import Plan
+from ferrule.codegen.uops import GUARDED, UOp, UOps
 from ferrule.dtype import DType, dtypes
 from ferrule.ir.expr import ExprOp
+from ferrule.ir.shape.shapetracker import ShapeTracker
 from ferrule.ir.target import Target
+from ferrule.ops import BufferOps, LazyOp, MemBuffer, UnaryOps
 from ferrule.renderer.base import RenderError
 from ferrule.renderer.llvm.ir import MAX_LOCAL_BYTES, LLVMRenderer
 from ferrule.tensor import Tensor
@@ -490,6 +495,48 @@ def test_arm_needs_no_library(dtype: DType) -> None:
         line.split() for line in machine.emit_assembly(module).splitlines() if "\tbl\t" in line
     ]
     assert all(callee.startswith(("ferrule.", ".L")) for _, callee in calls), calls
+
+
+def test_accesses_without_any_lane_go_to_the_beginning_of_the_buffer(target: Target) -> None:
+    """A masked access takes a microsecond where its page is not there, even if it has no lane."""
+    b = Builder()
+    zero, far = b.const(0), b.const(1 << 20)
+    condition = b.load(b.param(1, dtypes.bool), zero)
+    mask = b.add(UOps.SPLAT, dtypes.bool, 16, (condition,))
+    x, out = b.param(2, dtypes.float32), b.param(0, dtypes.float32)
+    value = b.add(UOps.LOAD, dtypes.float32, 16, (x, far, mask), GUARDED)
+    b.store(out, zero, value)
+    b.add(UOps.STORE, src=(out, far, value, mask), arg=GUARDED)
+    enabled = np.zeros(16, np.bool_)
+    run_both(b.uops, [np.ones(16, np.float32), enabled, np.ones(16, np.float32)], target=target)
+    text = LLVMRenderer(target).render("k", b.uops)
+    assert text.count("select i1") == 2
+    assert all(
+        "select" in line_of(text, operand)
+        for operand in re.findall(r"@llvm\.masked\.(?:load|store)\S+\(.*?ptr (%v\d+)", text)
+    )
+
+
+def line_of(text: str, name: str) -> str:
+    """The line of a module that defines a value."""
+    return next(line for line in text.splitlines() if line.strip().startswith(f"{name} ="))
+
+
+def test_only_masks_of_one_condition_are_guarded() -> None:
+    """Rows beyond a border have none of their lanes; the last vector of a row has some."""
+
+    def guarded(columns: int, rows: int) -> bool:
+        st = ShapeTracker.from_shape((30, columns)).pad(((rows, rows), (0, 0)))
+        image = LazyOp(BufferOps.LOAD, (), MemBuffer(1, dtypes.float32, st))
+        plan = Plan(lower(store(LazyOp(UnaryOps.SQRT, (image,))), "k"), HOST)
+        (root,) = (nest.name for nest in plan.kernel.roots)
+        _, lane = plan.split(root, plan.loops(root)[1], 16, "mask")
+        plan.do("vectorize", root, lane)
+        uops = Linearizer(store(LazyOp(UnaryOps.SQRT, (image,))), HOST, plan.opts).linearize().uops
+        return any(u.arg == GUARDED for u in uops if u.op in (UOps.LOAD, UOps.STORE))
+
+    assert guarded(48, 1)
+    assert not guarded(40, 0)
 
 
 # -- errors ----------------------------------------------------------------------------------------

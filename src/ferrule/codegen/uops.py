@@ -79,6 +79,12 @@ class UOp:
     arg: Any = None
 
 
+GUARDED = "guarded"
+"""The arg of a LOAD or STORE of several lanes on a CPU whose mask is the SPLAT of one condition.
+
+Without any lane it takes about a microsecond if its page is not there. So it has to be at the
+beginning of the buffer then.
+"""
 POINTERS = frozenset({UOps.PARAM, UOps.LOCAL, UOps.SHARED})
 _COPYING = frozenset({UOps.COPY, UOps.COMMIT, UOps.WAIT})
 _OF_WARP_GROUPS = frozenset(

@@ -4,7 +4,7 @@ entry:
   %sum0.p.1.7 = alloca <16 x float>
   %sum0.p.2.8 = alloca <16 x float>
   %sum0.p.3.9 = alloca <16 x float>
-  %sum0.4.65 = alloca float
+  %sum0.4.68 = alloca float
   %v1 = load ptr, ptr %args, align 8
   %v2 = getelementptr i8, ptr %args, i64 8
   %v3 = load ptr, ptr %v2, align 8
@@ -69,55 +69,58 @@ loop.32:
   %v46 = insertelement <16 x i1> poison, i1 %v45, i64 0
   %v47 = shufflevector <16 x i1> %v46, <16 x i1> poison, <16 x i32> zeroinitializer
   %v48 = getelementptr i8, ptr %v41, i64 64
-  %v49 = call <16 x float> @llvm.masked.load.v16f32.p0(ptr %v48, i32 4, <16 x i1> %v47, <16 x float> zeroinitializer)
-  %v50 = load <16 x float>, ptr %sum0.p.1.7
-  %v51 = fadd <16 x float> %v50, %v49
-  store <16 x float> %v51, ptr %sum0.p.1.7
-  %v52 = getelementptr i8, ptr %v41, i64 128
-  %v53 = call <16 x float> @llvm.masked.load.v16f32.p0(ptr %v52, i32 4, <16 x i1> %v47, <16 x float> zeroinitializer)
-  %v54 = load <16 x float>, ptr %sum0.p.2.8
-  %v55 = fadd <16 x float> %v54, %v53
-  store <16 x float> %v55, ptr %sum0.p.2.8
-  %v56 = getelementptr i8, ptr %v41, i64 192
-  %v57 = call <16 x float> @llvm.masked.load.v16f32.p0(ptr %v56, i32 4, <16 x i1> %v47, <16 x float> zeroinitializer)
-  %v58 = load <16 x float>, ptr %sum0.p.3.9
-  %v59 = fadd <16 x float> %v58, %v57
-  store <16 x float> %v59, ptr %sum0.p.3.9
+  %v49 = select i1 %v45, ptr %v48, ptr %v3
+  %v50 = call <16 x float> @llvm.masked.load.v16f32.p0(ptr %v49, i32 4, <16 x i1> %v47, <16 x float> zeroinitializer)
+  %v51 = load <16 x float>, ptr %sum0.p.1.7
+  %v52 = fadd <16 x float> %v51, %v50
+  store <16 x float> %v52, ptr %sum0.p.1.7
+  %v53 = getelementptr i8, ptr %v41, i64 128
+  %v54 = select i1 %v45, ptr %v53, ptr %v3
+  %v55 = call <16 x float> @llvm.masked.load.v16f32.p0(ptr %v54, i32 4, <16 x i1> %v47, <16 x float> zeroinitializer)
+  %v56 = load <16 x float>, ptr %sum0.p.2.8
+  %v57 = fadd <16 x float> %v56, %v55
+  store <16 x float> %v57, ptr %sum0.p.2.8
+  %v58 = getelementptr i8, ptr %v41, i64 192
+  %v59 = select i1 %v45, ptr %v58, ptr %v3
+  %v60 = call <16 x float> @llvm.masked.load.v16f32.p0(ptr %v59, i32 4, <16 x i1> %v47, <16 x float> zeroinitializer)
+  %v61 = load <16 x float>, ptr %sum0.p.3.9
+  %v62 = fadd <16 x float> %v61, %v60
+  store <16 x float> %v62, ptr %sum0.p.3.9
   br label %next.32
 next.32:
   %r0.1.o.32.next = add nsw i64 %r0.1.o.32, 1
-  %v60 = icmp slt i64 %r0.1.o.32.next, 2
-  br i1 %v60, label %loop.32, label %done.32, !prof !3, !llvm.loop !4
+  %v63 = icmp slt i64 %r0.1.o.32.next, 2
+  br i1 %v63, label %loop.32, label %done.32, !prof !3, !llvm.loop !4
 done.32:
-  %v61 = load <16 x float>, ptr %sum0.p.0.6
-  %v62 = load <16 x float>, ptr %sum0.p.1.7
-  %v63 = load <16 x float>, ptr %sum0.p.2.8
-  %v64 = load <16 x float>, ptr %sum0.p.3.9
-  store float 0x0000000000000000, ptr %sum0.4.65
-  %v66 = fadd <16 x float> %v61, %v62
-  %v67 = fadd <16 x float> %v63, %v64
-  %v68 = fadd <16 x float> %v66, %v67
-  %v69 = shufflevector <16 x float> %v68, <16 x float> poison, <8 x i32> <i32 0, i32 1, i32 2, i32 3, i32 4, i32 5, i32 6, i32 7>
-  %v70 = shufflevector <16 x float> %v68, <16 x float> poison, <8 x i32> <i32 8, i32 9, i32 10, i32 11, i32 12, i32 13, i32 14, i32 15>
-  %v71 = fadd <8 x float> %v69, %v70
-  %v72 = shufflevector <8 x float> %v71, <8 x float> poison, <4 x i32> <i32 0, i32 1, i32 2, i32 3>
-  %v73 = shufflevector <8 x float> %v71, <8 x float> poison, <4 x i32> <i32 4, i32 5, i32 6, i32 7>
-  %v74 = fadd <4 x float> %v72, %v73
-  %v75 = shufflevector <4 x float> %v74, <4 x float> poison, <2 x i32> <i32 0, i32 1>
-  %v76 = shufflevector <4 x float> %v74, <4 x float> poison, <2 x i32> <i32 2, i32 3>
-  %v77 = fadd <2 x float> %v75, %v76
-  %v78 = extractelement <2 x float> %v77, i64 0
-  %v79 = extractelement <2 x float> %v77, i64 1
-  %v80 = fadd float %v78, %v79
-  store float %v80, ptr %sum0.4.65
-  %v81 = load float, ptr %sum0.4.65
-  %v82 = getelementptr float, ptr %v1, i64 %i0.0.5
-  store float %v81, ptr %v82, align 4
+  %v64 = load <16 x float>, ptr %sum0.p.0.6
+  %v65 = load <16 x float>, ptr %sum0.p.1.7
+  %v66 = load <16 x float>, ptr %sum0.p.2.8
+  %v67 = load <16 x float>, ptr %sum0.p.3.9
+  store float 0x0000000000000000, ptr %sum0.4.68
+  %v69 = fadd <16 x float> %v64, %v65
+  %v70 = fadd <16 x float> %v66, %v67
+  %v71 = fadd <16 x float> %v69, %v70
+  %v72 = shufflevector <16 x float> %v71, <16 x float> poison, <8 x i32> <i32 0, i32 1, i32 2, i32 3, i32 4, i32 5, i32 6, i32 7>
+  %v73 = shufflevector <16 x float> %v71, <16 x float> poison, <8 x i32> <i32 8, i32 9, i32 10, i32 11, i32 12, i32 13, i32 14, i32 15>
+  %v74 = fadd <8 x float> %v72, %v73
+  %v75 = shufflevector <8 x float> %v74, <8 x float> poison, <4 x i32> <i32 0, i32 1, i32 2, i32 3>
+  %v76 = shufflevector <8 x float> %v74, <8 x float> poison, <4 x i32> <i32 4, i32 5, i32 6, i32 7>
+  %v77 = fadd <4 x float> %v75, %v76
+  %v78 = shufflevector <4 x float> %v77, <4 x float> poison, <2 x i32> <i32 0, i32 1>
+  %v79 = shufflevector <4 x float> %v77, <4 x float> poison, <2 x i32> <i32 2, i32 3>
+  %v80 = fadd <2 x float> %v78, %v79
+  %v81 = extractelement <2 x float> %v80, i64 0
+  %v82 = extractelement <2 x float> %v80, i64 1
+  %v83 = fadd float %v81, %v82
+  store float %v83, ptr %sum0.4.68
+  %v84 = load float, ptr %sum0.4.68
+  %v85 = getelementptr float, ptr %v1, i64 %i0.0.5
+  store float %v84, ptr %v85, align 4
   br label %next.5
 next.5:
   %i0.0.5.next = add nsw i64 %i0.0.5, 1
-  %v83 = icmp slt i64 %i0.0.5.next, 9
-  br i1 %v83, label %loop.5, label %done.5, !prof !6, !llvm.loop !5
+  %v86 = icmp slt i64 %i0.0.5.next, 9
+  br i1 %v86, label %loop.5, label %done.5, !prof !6, !llvm.loop !5
 done.5:
   ret void
 }

@@ -19,7 +19,7 @@ from ferrule.codegen.intrinsics import COPIED_BYTES
 from ferrule.codegen.kernel import MAX_ACCESS_BYTES, Compute, Kernel, Kind, Loop, Nest, loaded_again
 from ferrule.codegen.plan import gap_of_copies
 from ferrule.codegen.threads import Digit, Threads, in_registers
-from ferrule.codegen.uops import UOp, UOps
+from ferrule.codegen.uops import GUARDED, UOp, UOps
 from ferrule.ir.dtype import DType, dtype_from_name, dtypes
 from ferrule.ir.expr import (
     FALSE,
@@ -292,7 +292,8 @@ class Values:
         multiple = self._multiple(index, at, lanes)
         if pointer in self._ahead and at.lanes == 1:
             self._prefetch(pointer, index, at, lanes)
-        return self._loaded(UOp(UOps.LOAD, pointer.dtype, lanes, src, multiple))
+        how = multiple or self._guard(pointer, at, valid, lanes)
+        return self._loaded(UOp(UOps.LOAD, pointer.dtype, lanes, src, how))
 
     def _load_near(self, pointer: UOp, index: Expr, valid: Expr, lanes: int) -> UOp | None:
         """A load of lanes that are not adjacent but all within a few vectors: load these and
@@ -309,8 +310,10 @@ class Values:
         mask = self._mask(near.valid, vectors.width)
         loaded = []
         for start in vectors.starts:
-            src = (pointer, self.plain(near.base + start), *([mask] if mask is not None else []))
-            loaded.append(self._loaded(UOp(UOps.LOAD, pointer.dtype, vectors.width, src)))
+            at = self.plain(near.base + start)
+            src = (pointer, at, *([mask] if mask is not None else []))
+            how = self._guard(pointer, at, near.valid, vectors.width)
+            loaded.append(self._loaded(UOp(UOps.LOAD, pointer.dtype, vectors.width, src, how)))
         found = self.out.gathered(loaded, [place or (0, 0) for place in vectors.places])
         if None not in vectors.places or pointer.dtype is None:
             return found
@@ -368,6 +371,12 @@ class Values:
             return None
         terms, first = index.linear()
         return math.gcd(lanes, first, *(n for e, n in terms.items() if e is not self.lane))
+
+    def _guard(self, pointer: UOp, at: UOp, valid: Expr, lanes: int) -> str | None:
+        """`GUARDED` for an access of neighbours that are all valid or none."""
+        if self.blocks or lanes == 1 or at.lanes > 1 or pointer.op is not UOps.PARAM:
+            return None
+        return None if valid.is_const or self.lane in valid.ranges else GUARDED
 
     def _mask(self, valid: Expr, lanes: int) -> UOp | None:
         if valid is TRUE:
@@ -517,8 +526,8 @@ class Values:
         at = self._address(index, lanes)
         mask = self._mask(valid, lanes)
         src = (pointer, at, self.out.widen(value, lanes), *([mask] if mask is not None else []))
-        multiple = self._multiple(index, at, lanes)
-        self.out.emit(UOp(UOps.STORE, src=src, arg=multiple if hint is None else hint))
+        how = hint or self._multiple(index, at, lanes) or self._guard(pointer, at, valid, lanes)
+        self.out.emit(UOp(UOps.STORE, src=src, arg=how))
 
     def write_stage(self, c: Compute, value: UOp) -> None:
         """Store a value of this iteration as a stage, in a register or in scratch memory."""

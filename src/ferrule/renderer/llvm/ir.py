@@ -13,7 +13,7 @@ import re
 from collections.abc import Callable, Sequence
 from typing import Final, final
 
-from ferrule.codegen.uops import OF_TILES, UOp, UOps
+from ferrule.codegen.uops import GUARDED, OF_TILES, UOp, UOps
 from ferrule.ir.dtype import dtypes
 from ferrule.ir.expr import ExprOp
 from ferrule.ir.target import Target
@@ -245,6 +245,9 @@ class _Function(Code):
         of_any = u.src[1].lanes > 1
         places = f"v{x.lanes}p0" if of_any else "p0"
         enabled = self.values[mask[0]] if mask else constant(self, dtypes.bool, x.lanes, True)
+        if u.arg == GUARDED:
+            condition = self.name(mask[0].src[0])
+            address = self.addresses.chosen(condition, address, self.name(u.src[0]))
         kind = letter(memory_type(dtype_of(x)))
         return f"llvm.masked.{operations[of_any]}.v{x.lanes}{kind}.{places}", [
             (vector("ptr", x.lanes if of_any else 1), address),
