@@ -539,6 +539,22 @@ def test_only_masks_of_one_condition_are_guarded() -> None:
     assert not guarded(40, 0)
 
 
+def test_lanes_two_apart_are_shuffled_in_a_loop_of_one_iteration() -> None:
+    """Ten results of 16 lanes: the loop around these lanes runs once, so all masks are known."""
+    st = ShapeTracker.from_shape((6, 20)).shrink(((0, 6), (0, 20))).reshape((6, 10, 2))
+    st = st.shrink(((0, 6), (0, 10), (0, 1)))
+    ast = store(
+        LazyOp(UnaryOps.SQRT, (LazyOp(BufferOps.LOAD, (), MemBuffer(1, dtypes.float32, st)),))
+    )
+    plan = Plan(lower(ast, "k"), HOST)
+    (root,) = (nest.name for nest in plan.kernel.roots)
+    _, lane = plan.split(root, plan.loops(root)[1], 16, "mask")
+    plan.do("vectorize", root, lane)
+    loads = [u for u in Linearizer(ast, HOST, plan.opts).linearize().uops if u.op is UOps.LOAD]
+    assert len(loads) == 2
+    assert all(u.src[1].lanes == 1 for u in loads)
+
+
 # -- errors ----------------------------------------------------------------------------------------
 
 

@@ -303,7 +303,8 @@ class Values:
         """
         if self.lane is None or self.lane not in index.ranges or self._step(index) == 1:
             return None
-        near = near_lanes(index, valid, self.lane)
+        once = {r: const(0) for r in index.ranges | valid.ranges if _runs_once(r)}
+        near = near_lanes(index.substitute(once), valid.substitute(once), self.lane)
         vectors = None if near is None else few_vectors(near.distances)
         if near is None or vectors is None:
             return None
@@ -563,6 +564,11 @@ class Values:
     def filled(self, c: Compute) -> None:
         """Note that a stage is complete: from here on only the loops open now change it."""
         self._filled[c.name] = self.out.innermost
+
+
+def _runs_once(r: Expr) -> bool:
+    """True for the range of a loop of one iteration."""
+    return r.op is ExprOp.RANGE and r.size.is_const and r.size.arg == 1
 
 
 def _operands(node: Expr) -> list[Expr]:
