@@ -28,6 +28,7 @@ MODULES = {
     "ferrule": "ferrule",
     "ferrule.fft": "ferrule.fft",
     "ferrule.onnx": "ferrule.onnx",
+    "ferrule.torch": "ferrule.torch",
     "ferrule.signal": "ferrule.signal",
     "ferrule.signal.windows": "ferrule.signal.windows",
     "ferrule.nn": "ferrule.nn",

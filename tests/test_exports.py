@@ -47,6 +47,7 @@ PUBLIC = {
     "set_float32_matmul_precision",
     "set_num_threads",
     "signal",
+    "torch",
     "tune",
     "value_and_grad",
     "vjp",

@@ -117,6 +117,7 @@ MODULES = {
     """,
     "ferrule.onnx": "load Model OnnxError",
     "ferrule.signal": "stft istft windows",
+    "ferrule.torch": "from_exported Model TorchError",
     "ferrule.nn.state": """
         get_parameters get_state_dict load_state_dict safe_save safe_load npz_save npz_load
         torch_load

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from ferrule import imports
 
 if TYPE_CHECKING:
-    from ferrule import array_api, fft, nn, onnx, signal
+    from ferrule import array_api, fft, nn, onnx, signal, torch
     from ferrule.array_api import from_dlpack
     from ferrule.autograd import enable_grad, no_grad
     from ferrule.base.config import (
@@ -80,6 +80,7 @@ __all__ = [
     "set_float32_matmul_precision",
     "set_num_threads",
     "signal",
+    "torch",
     "tune",
     "value_and_grad",
     "vjp",
@@ -106,7 +107,7 @@ _HOMES = {
     "set_num_threads": "base.config",
     "tune": "jit.tuning",
 }
-_MODULES = ("array_api", "fft", "nn", "onnx", "signal")
+_MODULES = ("array_api", "fft", "nn", "onnx", "signal", "torch")
 
 
 # Names that newcomers look for, and their replacements here.

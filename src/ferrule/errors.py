@@ -27,6 +27,7 @@ from ferrule.nn.state import StateError
 from ferrule.onnx.values import OnnxError
 from ferrule.runtime.cuda.driver import CUDAError
 from ferrule.tensor.algebra.solving import LinalgError
+from ferrule.torch.values import TorchError
 from ferrule.transforms.batching import VmapError
 
 __all__ = [
@@ -51,6 +52,7 @@ __all__ = [
     "ScheduleError",
     "ShapeError",
     "StateError",
+    "TorchError",
     "TrainingModeWarning",
     "TuneError",
     "UnknownDeviceError",

@@ -1,0 +1,25 @@
+"""The rules of ATen's operators, by topic; importing this fills the table."""
+
+from ferrule.torch.rules import (
+    attention,
+    elementwise,
+    indexing,
+    normalization,
+    products,
+    random,
+    reductions,
+    shapes,
+    windows,
+)
+
+__all__ = [
+    "attention",
+    "elementwise",
+    "indexing",
+    "normalization",
+    "products",
+    "random",
+    "reductions",
+    "shapes",
+    "windows",
+]
