@@ -605,9 +605,8 @@ def test_sizes_without_a_value_are_named() -> None:
 @pytest.mark.parametrize(
     ("name", "hint"),
     [
-        ("Module", r"object of any class; nn\.state\.get_parameters\(model\)"),
-        ("Parameter", "a Tensor in an attribute is a parameter"),
-        ("functional", r"methods of tensors, such as x\.relu\(\)"),
+        ("F", "from ferrule.nn import functional as F"),
+        ("parameter", r"nn\.Parameter\(tensor\) is a tensor that collects gradients"),
         ("LazyLinear", r"nn\.Linear has its sizes given"),
         ("FractionalMaxPool2d", r"nn\.AdaptiveMaxPool2d have regions that are fixed"),
         ("Liner", r"did you mean Linear, Bilinear\?"),
@@ -628,8 +627,9 @@ def test_names_that_nn_does_not_have(name: str, hint: str) -> None:
         ("from ferrule.utils.data import DataLoader", "batches are slices"),
         ("from ferrule import Tensor, float32", r"dtypes\.float32"),
         ("from ferrule import zeros", r"functions are methods of tensors: Tensor\.zeros"),
-        ("from ferrule.nn import Module", "a model is an object of any class"),
-        ("from ferrule.nn.parameter import Parameter", "a Tensor in an attribute is a parameter"),
+        ("from ferrule import Module", "from ferrule.nn import Module"),
+        ("from ferrule import functional", "from ferrule.nn import functional as F"),
+        ("from ferrule.nn.parameter import Parameter", r"nn\.Parameter\(tensor\) is a tensor"),
         ("from ferrule.nn.optim import Adamw", "did you mean AdamW"),
         ("import ferrule.Tensor", "is no module; write: from ferrule import Tensor"),
     ],
@@ -644,19 +644,6 @@ def test_modules_of_others_that_are_not_there_are_pythons_business() -> None:
         import_module("ferrules")
     assert find_spec("ferrules") is None
     assert find_spec("ferrule.nn.optim.adam") is not None
-
-
-@pytest.mark.parametrize(
-    "line",
-    [
-        "from ferrule.nn import functional",
-        "import ferrule.nn.functional as F",
-        "from ferrule.nn.functional import relu",
-    ],
-)
-def test_functions_of_nn_are_not_to_be_imported(line: str) -> None:
-    with pytest.raises(ImportError, match=r"functions are methods of tensors, such as x\.relu\(\)"):
-        exec(line)
 
 
 @pytest.mark.parametrize(
@@ -746,7 +733,7 @@ ELSEWHERE = {
     "ones(2).max(0).values": (AttributeError, r"x\.argmax\(axis\) says where"),
     "ones(2).spqr": (AttributeError, "'Tensor' object has no attribute 'spqr'$"),
     "ones(2).where(ones(2) > 0, 0)": (DTypeError, r"write condition\.where\(x, y\), and not x\.wh"),
-    "nn.Linear(2, 1).parameters()": (AttributeError, r"nn\.state\.get_parameters\(model\) finds"),
+    "nn.Linear(2, 1).cuda()": (AttributeError, r"to\('CUDA'\) moves it"),
     "nn.ReLU().slope": (AttributeError, "'ReLU' object has no attribute 'slope'; it has inplace"),
 }
 

@@ -23,8 +23,10 @@ from tests.fuzz.drawing import Drawing, NothingFitsError
 
 # Never called by a program, each with the reason.
 LEFT_OUT = {
-    "ModuleDict": "is no layer",
-    "ModuleList": "is no layer",
+    **dict.fromkeys(
+        ("Module", "ModuleDict", "ModuleList", "Parameter", "ParameterDict", "ParameterList"),
+        "is no layer",
+    ),
     "RReLU": "draws by chance in training, and has no tensors",
 }
 MOST_FORMS = 12

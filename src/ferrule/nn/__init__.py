@@ -1,10 +1,10 @@
 """Layers, optimisers (`nn.optim`), the state of models (`nn.state`), clipping (`nn.utils`),
 initial values (`nn.init`).
 
-Layers are plain objects that hold tensors and are called on tensors; there is no base class.
-Whatever has tensors as attributes is a module to `nn.state`, and whatever can be called on a tensor
-fits into a `Sequential`. Names, shapes and initial values are PyTorch's, so that its checkpoints
-load.
+Layers are objects that hold tensors and are called on tensors. They are `Module`s, with PyTorch's
+methods; a model may be one, or any other object. Whatever has tensors as attributes is a model to
+`nn.state`, and whatever can be called on a tensor fits into a `Sequential`. Names, shapes and
+initial values are PyTorch's, so that its checkpoints load.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from ferrule.base.helpers import no_attribute
 
 if TYPE_CHECKING:
-    from ferrule.nn import init, optim, state, utils
+    from ferrule.nn import functional, init, optim, state, utils
     from ferrule.nn.activations import (
         CELU,
         ELU,
@@ -47,7 +47,13 @@ if TYPE_CHECKING:
         Threshold,
     )
     from ferrule.nn.attention import MultiheadAttention
-    from ferrule.nn.containers import ModuleDict, ModuleList, Sequential
+    from ferrule.nn.containers import (
+        ModuleDict,
+        ModuleList,
+        ParameterDict,
+        ParameterList,
+        Sequential,
+    )
     from ferrule.nn.convolution import (
         Conv1d,
         Conv2d,
@@ -84,6 +90,7 @@ if TYPE_CHECKING:
         TripletMarginLoss,
         TripletMarginWithDistanceLoss,
     )
+    from ferrule.nn.module import Module, set_training
     from ferrule.nn.normalization import (
         BatchNorm,
         BatchNorm1d,
@@ -98,6 +105,7 @@ if TYPE_CHECKING:
         LocalResponseNorm,
         RMSNorm,
     )
+    from ferrule.nn.parameters import Parameter
     from ferrule.nn.recurrent import GRU, LSTM, RNN, GRUCell, LSTMCell, RNNCell
     from ferrule.nn.shapes import (
         AdaptiveAvgPool1d,
@@ -150,7 +158,6 @@ if TYPE_CHECKING:
         ZeroPad2d,
         ZeroPad3d,
     )
-    from ferrule.nn.shown import set_training
     from ferrule.nn.transformer import (
         Transformer,
         TransformerDecoder,
@@ -245,6 +252,7 @@ __all__ = [
     "MaxUnpool2d",
     "MaxUnpool3d",
     "Mish",
+    "Module",
     "ModuleDict",
     "ModuleList",
     "MultiLabelMarginLoss",
@@ -254,6 +262,9 @@ __all__ = [
     "NLLLoss",
     "PReLU",
     "PairwiseDistance",
+    "Parameter",
+    "ParameterDict",
+    "ParameterList",
     "PixelShuffle",
     "PixelUnshuffle",
     "PoissonNLLLoss",
@@ -298,6 +309,7 @@ __all__ = [
     "ZeroPad2d",
     "ZeroPad3d",
     "fold_batchnorm",
+    "functional",
     "init",
     "optim",
     "set_training",
@@ -307,7 +319,7 @@ __all__ = [
 
 
 # Modules are imported when a name is first used: who wants an optimiser needs no layers.
-_MODULES = ("init", "optim", "state", "utils")
+_MODULES = ("functional", "init", "optim", "state", "utils")
 _LAYERS = (
     "linear",
     "activations",
@@ -320,30 +332,22 @@ _LAYERS = (
     "attention",
     "recurrent",
     "transformer",
-    "shown",
+    "module",
+    "parameters",
     "folding",
 )
 
 # What newcomers look for, and what does it here.
 _INSTEAD = {
-    "Module": "a model is an object of any class; nn.state.get_parameters(model) finds its tensors",
     "modules": "layers are in nn: from ferrule.nn import Linear",
-    "ParameterList": "a model may have lists of tensors: nn.state looks into them",
-    "ParameterDict": "a model may have dicts of tensors: nn.state looks into them",
     "Buffer": "a Tensor with requires_grad=False in an attribute is saved and not trained",
     "FractionalMaxPool2d": "nn.MaxPool2d and nn.AdaptiveMaxPool2d have regions that are fixed",
     "FractionalMaxPool3d": "nn.MaxPool3d and nn.AdaptiveMaxPool3d have regions that are fixed",
     "SyncBatchNorm": "nn.BatchNorm2d and its like: a model is on one device",
     "datasets": "arrays of any loader become tensors: Tensor(array)",
-    **dict.fromkeys(
-        ("Parameter", "parameter"),
-        "a Tensor in an attribute is a parameter, unless its requires_grad is False",
-    ),
+    "parameter": "nn.Parameter(tensor) is a tensor that collects gradients",
     **dict.fromkeys(("DataParallel", "DistributedDataParallel"), "a model is on one device"),
-    **dict.fromkeys(
-        ("F", "functional"),
-        "functions are methods of tensors, such as x.relu() and x.cross_entropy(y)",
-    ),
+    "F": "from ferrule.nn import functional as F",
 }
 
 

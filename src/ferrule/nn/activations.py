@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import final
 
 from ferrule.nn.functions import layer
+from ferrule.nn.module import Layer
 from ferrule.nn.parameters import constant
-from ferrule.nn.shown import Shown
 from ferrule.tensor import Tensor
 from ferrule.tensor.checked import checks_arguments
 from ferrule.tensor.data import DTypeLike
@@ -290,7 +290,7 @@ def Softmax2d() -> None:
 
 
 @final
-class PReLU(Shown):
+class PReLU(Layer):
     """x, and below zero x times a slope that is learnt: one, or one for each channel.
 
     Raises `ShapeError` if there are several slopes and the input has another number of channels.

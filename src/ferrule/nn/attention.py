@@ -8,8 +8,8 @@ from typing import final
 from ferrule.ir.dtype import DType, dtypes
 from ferrule.ir.shape.view import ShapeError
 from ferrule.nn.linear import Linear
+from ferrule.nn.module import Layer
 from ferrule.nn.parameters import check_chance, check_counts, constant, glorot_uniform
-from ferrule.nn.shown import Shown
 from ferrule.tensor import Tensor
 from ferrule.tensor.checked import checks_arguments
 from ferrule.tensor.data import DTypeLike
@@ -17,7 +17,7 @@ from ferrule.tensor.network.attention import attention_scores, attention_weights
 
 
 @final
-class MultiheadAttention(Shown):
+class MultiheadAttention(Layer):
     """Attention in `num_heads` parts of the width, each with projections of its own.
 
     Takes a query (L, N, embed_dim), a key (S, N, kdim) and a value (S, N, vdim), with `batch_first`

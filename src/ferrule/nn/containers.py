@@ -1,52 +1,112 @@
-"""Layers in order, and layers by name."""
+"""Layers in order, and layers by name; parameters in order, and by name."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import TYPE_CHECKING, Any, TypeAlias, final, overload
+from collections.abc import Callable, ItemsView, Iterable, Iterator, KeysView, Mapping, ValuesView
+from typing import TYPE_CHECKING, Any, Self, TypeAlias, overload
 
 from ferrule.base.callbacks import call_back
-from ferrule.nn.shown import Shown
+from ferrule.nn.module import Layer as _Layer
+from ferrule.nn.parameters import Parameter
+from ferrule.tensor import Tensor
 
 Layer: TypeAlias = Callable[..., Any]
 
 
-@final
-class ModuleList(list[Any]):
-    """A list of layers. Any list is a container of layers, with parameters named by their places.
+class _InOrder(_Layer):
+    """The base of containers whose parts are attributes, named by their places: "0", "1", ..."""
 
-    >>> from ferrule.nn import ModuleList
-    >>> len(ModuleList([abs, round]))
-    2
+    _is_container = True
+
+    def _part(self, value: Any) -> Any:
+        """A value as it is kept; raises `TypeError` for one that does not belong here."""
+        return value
+
+    def append(self, value: Any) -> Self:
+        """Adds a part at the end, named by its place."""
+        vars(self)[str(len(self))] = self._part(value)
+        return self
+
+    def extend(self, values: Iterable[Any]) -> Self:
+        """Adds parts at the end."""
+        for value in values:
+            self.append(value)
+        return self
+
+    def insert(self, index: int, value: Any) -> Self:
+        """Puts a part before the one at a place; those after it get new names."""
+        values = list(self)
+        values.insert(index, self._part(value))
+        return self._renew(values)
+
+    def pop(self, key: int = -1) -> Any:
+        """Removes a part and returns it; those after it get new names."""
+        values = list(self)
+        taken = values.pop(key)
+        self._renew(values)
+        return taken
+
+    def _renew(self, values: Iterable[Any]) -> Self:
+        vars(self).clear()
+        vars(self).update({str(place): value for place, value in enumerate(values)})
+        return self
+
+    def __len__(self) -> int:
+        return len(vars(self))
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(list(vars(self).values()))
+
+    @overload
+    def __getitem__(self, place: int) -> Any: ...
+    @overload
+    def __getitem__(self, place: slice) -> Self: ...
+    def __getitem__(self, place: int | slice) -> Any:
+        if isinstance(place, slice):
+            taken = type(self).__new__(type(self))
+            vars(taken).update(list(vars(self).items())[place])
+            return taken
+        return list(vars(self).values())[place]
+
+    def __setitem__(self, place: int, value: Any) -> None:
+        vars(self)[list(vars(self))[place]] = self._part(value)
+
+    def __delitem__(self, place: int | slice) -> None:
+        values = list(self)
+        del values[place]
+        self._renew(values)
+
+    def __add__(self, others: Iterable[Any]) -> Self:
+        made = type(self).__new__(type(self))
+        return made.extend(self).extend(others)
+
+    def __iadd__(self, others: Iterable[Any]) -> Self:
+        return self.extend(others)
+
+    if TYPE_CHECKING:  # names are parts
+
+        def __getattr__(self, name: str) -> Any: ...
+
+
+class ModuleList(_InOrder):
+    """Layers in a list, with parameters named by their places. Any list is a container of layers.
+
+    Raises `TypeError` for what is no list of layers.
+
+    >>> from ferrule import nn
+    >>> layers = nn.ModuleList([nn.Linear(2, 2) for _ in range(3)])
+    >>> len(layers), len(list(layers.parameters()))
+    (3, 6)
     """
 
-    def __init__(self, layers: Iterable[Layer] = ()) -> None:
-        if not isinstance(layers, Iterable):
-            kind = type(layers).__name__
+    def __init__(self, modules: Iterable[Layer] = ()) -> None:
+        if not isinstance(modules, Iterable):
+            kind = type(modules).__name__
             raise TypeError(f"ModuleList: {kind} is no list of layers; put it into one: [...]")
-        super().__init__(layers)
+        self.extend(modules)
 
 
-@final
-class ModuleDict(dict[str, Any]):
-    """Layers by name. Any dict is a container of layers, with parameters named by its keys.
-
-    >>> from ferrule.nn import ModuleDict
-    >>> list(ModuleDict({"size": abs}))
-    ['size']
-    """
-
-    def __init__(
-        self, layers: Mapping[str, Layer] | Iterable[tuple[str, Layer]] = (), **named: Layer
-    ) -> None:
-        if not isinstance(layers, Iterable):
-            kind = type(layers).__name__
-            raise TypeError(f"ModuleDict: {kind} is no dict of layers; give it names: {{...}}")
-        super().__init__(layers, **named)
-
-
-@final
-class Sequential(Shown):
+class Sequential(_InOrder):
     """Layers or functions, called one after another; given a dict, under its names.
 
     Its layers are its attributes: `model[0]` is `getattr(model, "0")`.
@@ -75,41 +135,132 @@ class Sequential(Shown):
             x = call_back(layer, x)
         return x
 
-    def append(self, layer: Layer) -> Sequential:
-        """Adds a layer at the end, named by its place."""
-        if not callable(layer):
-            kind = type(layer).__name__
+    def _part(self, value: Layer) -> Layer:
+        if not callable(value):
+            kind = type(value).__name__
             raise TypeError(f"Sequential: layer {len(self)} is {kind}, which cannot be called")
-        if isinstance(layer, type) and issubclass(layer, Shown):
-            name = layer.__name__
+        if isinstance(value, type) and issubclass(value, _Layer):
+            name = value.__name__
             raise TypeError(f"Sequential: layer {len(self)} is the class {name}; call it: {name}()")
-        vars(self)[str(len(self))] = layer
-        return self
+        return value
 
-    def extend(self, layers: Iterable[Layer]) -> Sequential:
-        """Adds layers at the end."""
-        for layer in layers:
-            self.append(layer)
-        return self
+
+class ParameterList(_InOrder):
+    """Parameters in a list, named by their places.
+
+    >>> from ferrule import Tensor, nn
+    >>> weights = nn.ParameterList([Tensor.zeros(2), Tensor.zeros(3)])
+    >>> list(weights.state_dict())
+    ['0', '1']
+    """
+
+    def __init__(self, values: Iterable[Any] = ()) -> None:
+        self.extend(values)
+
+    def _part(self, value: Any) -> Any:
+        return _parameter(value)
+
+
+def _parameter(value: Any) -> Any:
+    """A tensor as a parameter, unless it is one; anything else as it is."""
+    is_new = isinstance(value, Tensor) and value.requires_grad is None
+    return Parameter(value) if is_new else value
+
+
+class _ByName(_Layer):
+    """The base of containers whose parts are attributes, under names of their own."""
+
+    _is_container = True
+
+    def _part(self, value: Any) -> Any:
+        """A value as it is kept."""
+        return value
+
+    def update(self, values: Mapping[str, Any] | Iterable[tuple[str, Any]]) -> None:
+        """Sets parts by name."""
+        for name, value in dict(values).items():
+            self[name] = value
+
+    def keys(self) -> KeysView[str]:
+        """The names."""
+        return vars(self).keys()
+
+    def values(self) -> ValuesView[Any]:
+        """The parts."""
+        return vars(self).values()
+
+    def items(self) -> ItemsView[str, Any]:
+        """The names and the parts."""
+        return vars(self).items()
+
+    def pop(self, key: str) -> Any:
+        """Removes a part and returns it. Raises `KeyError`."""
+        return vars(self).pop(key)
+
+    def clear(self) -> None:
+        """Removes all parts."""
+        vars(self).clear()
+
+    def get(self, key: str, default: Any = None) -> Any:
+        """A part, or the default."""
+        return vars(self).get(key, default)
+
+    def __getitem__(self, name: str) -> Any:
+        return vars(self)[name]
+
+    def __setitem__(self, name: str, value: Any) -> None:
+        if not isinstance(name, str):
+            kind = type(self).__name__
+            raise TypeError(f"{kind}: the name {name!r} is no string")
+        vars(self)[name] = self._part(value)
+
+    def __delitem__(self, name: str) -> None:
+        del vars(self)[name]
+
+    def __contains__(self, name: object) -> bool:
+        return name in vars(self)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(vars(self))
 
     def __len__(self) -> int:
         return len(vars(self))
 
-    def __iter__(self) -> Iterator[Layer]:
-        return iter(list(vars(self).values()))
-
-    @overload
-    def __getitem__(self, place: int) -> Any: ...
-    @overload
-    def __getitem__(self, place: slice) -> Sequential: ...
-    def __getitem__(self, place: int | slice) -> Any:
-        if isinstance(place, slice):
-            return Sequential(dict(list(vars(self).items())[place]))
-        return list(vars(self).values())[place]
-
-    def __setitem__(self, place: int, layer: Layer) -> None:
-        vars(self)[list(vars(self))[place]] = layer
-
-    if TYPE_CHECKING:  # names are layers
+    if TYPE_CHECKING:  # names are parts
 
         def __getattr__(self, name: str) -> Any: ...
+
+
+class ModuleDict(_ByName):
+    """Layers by name. Any dict is a container of layers, with parameters named by its keys.
+
+    Raises `TypeError` for what is no dict of layers.
+
+    >>> from ferrule.nn import ModuleDict
+    >>> list(ModuleDict({"size": abs}))
+    ['size']
+    """
+
+    def __init__(
+        self, modules: Mapping[str, Layer] | Iterable[tuple[str, Layer]] = (), **named: Layer
+    ) -> None:
+        if not isinstance(modules, Iterable):
+            kind = type(modules).__name__
+            raise TypeError(f"ModuleDict: {kind} is no dict of layers; give it names: {{...}}")
+        self.update({**dict(modules), **named})
+
+
+class ParameterDict(_ByName):
+    """Parameters by name.
+
+    >>> from ferrule import Tensor, nn
+    >>> weights = nn.ParameterDict({"left": Tensor.zeros(2)})
+    >>> weights["left"].requires_grad, list(weights)
+    (True, ['left'])
+    """
+
+    def __init__(self, parameters: Mapping[str, Any] | Iterable[tuple[str, Any]] = ()) -> None:
+        self.update(parameters)
+
+    def _part(self, value: Any) -> Any:
+        return _parameter(value)

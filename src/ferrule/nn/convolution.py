@@ -8,8 +8,8 @@ from typing import Any, ClassVar, final
 
 from ferrule.base.calls import one_of
 from ferrule.ir.shape.view import ShapeError
+from ferrule.nn.module import Layer
 from ferrule.nn.parameters import check_counts, check_sizes, filter_weights
-from ferrule.nn.shown import Shown
 from ferrule.tensor import Tensor
 from ferrule.tensor.checked import checks_arguments
 from ferrule.tensor.data import DTypeLike
@@ -19,7 +19,7 @@ from ferrule.tensor.network.windows import Sizes, each
 _MODES = ("zeros", "reflect", "replicate", "circular")
 
 
-class _Filters(Shown, ABC):
+class _Filters(Layer, ABC):
     """The settings that both kinds of layers share."""
 
     axes: ClassVar[int]

@@ -5,15 +5,15 @@ from __future__ import annotations
 from typing import Self, final
 
 from ferrule.ir.shape.view import ShapeError
+from ferrule.nn.module import Layer
 from ferrule.nn.parameters import check_sizes
-from ferrule.nn.shown import Shown
 from ferrule.tensor import Tensor
 from ferrule.tensor.checked import checks_arguments
 from ferrule.tensor.data import DTypeLike
 
 
 @final
-class Embedding(Shown):
+class Embedding(Layer):
     """One row of `weight`, (vocabulary, width), for each index: (...) to (..., width).
 
     The row `padding_idx` starts at zero and gets no gradient. Rows used whose norm of the order
@@ -82,7 +82,7 @@ class Embedding(Shown):
 
 
 @final
-class EmbeddingBag(Shown):
+class EmbeddingBag(Layer):
     """The sum, mean or maximum ("sum", "mean", "max") of several rows of `weight` for each bag.
 
     Indices are (bags, positions), or a vector with the `offsets` at which the bags begin; the

@@ -11,8 +11,8 @@ from collections.abc import Callable
 from typing import Any, ClassVar, ParamSpec, TypeAlias
 
 from ferrule.base.calls import is_several, whole
+from ferrule.nn.module import Layer
 from ferrule.nn.parameters import check_chance, check_number
-from ferrule.nn.shown import Shown
 from ferrule.tensor import Tensor
 from ferrule.tensor.checked import no_tensor
 
@@ -21,7 +21,7 @@ Chance: TypeAlias = float
 """From 0 to 1."""
 
 
-class Function(Shown):
+class Function(Layer):
     """A layer that calls a function with settings; `layer` makes its classes."""
 
     _function: ClassVar[Callable[..., Any]]
@@ -41,7 +41,10 @@ class Function(Shown):
                     f" tensors: {kind}()(...)"
                 )
             self._check(name, annotation, value)
-            vars(self)[name] = _unlearnt(value)
+            if isinstance(value, Tensor):
+                self.register_buffer(name, value.detach().requires_grad_(False))
+            else:
+                vars(self)[name] = value
 
     def _check(self, name: str, annotation: str, value: Any) -> None:
         """Raise an error for a setting whose kind does not fit its annotation."""
@@ -62,11 +65,6 @@ class Function(Shown):
         if inputs and not isinstance(inputs[0], Tensor):
             raise no_tensor(type(self).__name__, "the input", inputs[0])
         return self._function(*inputs, **vars(self))
-
-
-def _unlearnt(value: Any) -> Any:
-    """A setting; a tensor becomes one that is saved with the model and not trained."""
-    return value.detach().requires_grad_(False) if isinstance(value, Tensor) else value
 
 
 def layer(function: Callable[..., Any]) -> Callable[[Callable[P, None]], Callable[P, Function]]:

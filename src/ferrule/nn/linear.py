@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from typing import final
 
+from ferrule.nn.module import Layer
 from ferrule.nn.parameters import check_sizes, filter_weights, inverse_root, uniform
-from ferrule.nn.shown import Shown
 from ferrule.tensor import Tensor
 from ferrule.tensor.checked import checks_arguments
 from ferrule.tensor.data import DTypeLike
 
 
 @final
-class Linear(Shown):
+class Linear(Layer):
     """`x @ weight.T + bias`: (..., in_features) to (..., out_features).
 
     `weight` is (out_features, in_features), `bias` (out_features,) or None.
@@ -45,7 +45,7 @@ class Linear(Shown):
 
 
 @final
-class Bilinear(Shown):
+class Bilinear(Layer):
     """`x1 @ weight[k] @ x2 + bias[k]` for each output k, over the last axes.
 
     `weight` is (out_features, in1_features, in2_features).

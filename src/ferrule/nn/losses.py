@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from typing import TypeAlias, final
 
 from ferrule.nn.functions import layer
-from ferrule.nn.shown import Shown
+from ferrule.nn.module import Layer
 from ferrule.tensor import Tensor
 from ferrule.tensor.checked import checks_arguments
 
@@ -271,7 +271,7 @@ def GaussianNLLLoss(full: bool = False, eps: float = 1e-6, reduction: str = "mea
 
 
 @final
-class CTCLoss(Shown):
+class CTCLoss(Layer):
     """Connectionist temporal classification: see `Tensor.ctc_loss`.
 
     >>> from ferrule import Tensor

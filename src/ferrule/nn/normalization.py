@@ -12,8 +12,8 @@ from ferrule.autograd import note_evaluation
 from ferrule.ir.dtype import dtypes
 from ferrule.ir.shape.view import ShapeError
 from ferrule.nn.functions import layer
+from ferrule.nn.module import Layer
 from ferrule.nn.parameters import check_counts, check_number, check_sizes, constant, statistic
-from ferrule.nn.shown import Shown
 from ferrule.tensor import Tensor
 from ferrule.tensor.checked import checks_arguments
 from ferrule.tensor.data import DTypeLike
@@ -31,8 +31,12 @@ def _affine(x: Tensor, weight: Tensor | None, bias: Tensor | None) -> Tensor:
     return x if bias is None else x + _per_channel(bias, x.ndim)
 
 
-class _ByChannel(Shown, ABC):
+class _ByChannel(Layer, ABC):
     """The base of layers that normalise channels, with statistics that may be tracked."""
+
+    running_mean: Tensor
+    running_var: Tensor
+    num_batches_tracked: Tensor
 
     def __init__(
         self,
@@ -55,9 +59,9 @@ class _ByChannel(Shown, ABC):
         self.bias = constant((num_features,), 0.0, dtype, device) if affine else None
         self.track_running_stats = track_running_stats
         if track_running_stats:
-            self.running_mean = statistic((num_features,), 0.0, dtype, device)
-            self.running_var = statistic((num_features,), 1.0, dtype, device)
-            self.num_batches_tracked = statistic((), 0, dtypes.int64, device)
+            self.register_buffer("running_mean", statistic((num_features,), 0.0, dtype, device))
+            self.register_buffer("running_var", statistic((num_features,), 1.0, dtype, device))
+            self.register_buffer("num_batches_tracked", statistic((), 0, dtypes.int64, device))
 
     @abstractmethod
     def _axes(self, x: Tensor) -> tuple[int, ...]:
@@ -207,7 +211,7 @@ def _as_shape(layer: object, sizes: int | Sequence[int]) -> tuple[int, ...]:
 
 
 @final
-class LayerNorm(Shown):
+class LayerNorm(Layer):
     """Normalises over the last axes, those of `normalized_shape`.
 
     Raises `ShapeError` if the last axes of the input differ from `normalized_shape`.
@@ -244,7 +248,7 @@ class LayerNorm(Shown):
 
 
 @final
-class GroupNorm(Shown):
+class GroupNorm(Layer):
     """Normalises each of `num_groups` groups of channels of (N, C, ...).
 
     Raises `ShapeError` for channels that do not divide into the groups, or an input of other
@@ -291,7 +295,7 @@ class GroupNorm(Shown):
 
 
 @final
-class RMSNorm(Shown):
+class RMSNorm(Layer):
     """Divides by the root of the mean square over the last axes, those of `normalized_shape`.
 
     `eps` is added to the mean square; None is the spacing of the input's type at 1.

@@ -1,9 +1,10 @@
-"""The initial values of layers, which are PyTorch's, and checks that layers share."""
+"""`Parameter`; the initial values of layers, which are PyTorch's; checks that layers share."""
 
 from __future__ import annotations
 
 from math import prod, sqrt
 from numbers import Real
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -12,6 +13,41 @@ from ferrule.ir.dtype import dtypes
 from ferrule.ir.shape.view import ShapeError
 from ferrule.tensor import Tensor
 from ferrule.tensor.data import DTypeLike, to_dtype
+
+
+class _ParameterType(type):
+    """The type of `Parameter`, whose instances are plain tensors."""
+
+    def __instancecheck__(cls, value: object) -> bool:
+        return isinstance(value, Tensor) and value.requires_grad is True
+
+    def __call__(cls, data: Any, requires_grad: bool = True) -> Tensor:
+        tensor = data.detach() if isinstance(data, Tensor) else Tensor(data)
+        return tensor.requires_grad_(requires_grad)
+
+
+if TYPE_CHECKING:
+
+    class Parameter(Tensor):  # type: ignore[misc]
+        """To type checkers, a class of tensors."""
+
+        def __init__(self, data: Any, requires_grad: bool = True) -> None: ...
+
+else:
+
+    class Parameter(metaclass=_ParameterType):
+        """`Parameter(tensor)` is a tensor in the same memory that collects gradients.
+
+        It is a plain `Tensor` whose `requires_grad` is set, and in an attribute of a `Module` a
+        parameter. `isinstance(x, Parameter)` is true for tensors that collect gradients.
+
+        Raises `TypeError` for data that is no tensor, array or list, and an error for integers.
+
+        >>> from ferrule import Tensor, nn
+        >>> weight = nn.Parameter(Tensor.zeros(2))
+        >>> weight.requires_grad, isinstance(weight, nn.Parameter)
+        (True, True)
+        """
 
 
 def check_sizes(layer: object, **sizes: int) -> None:

@@ -9,8 +9,8 @@ from typing import ClassVar, TypeAlias, final
 from ferrule.autograd import Shape
 from ferrule.base.calls import one_of
 from ferrule.ir.shape.view import ShapeError
+from ferrule.nn.module import Layer
 from ferrule.nn.parameters import check_chance, check_counts, check_sizes, inverse_root, uniform
-from ferrule.nn.shown import Shown
 from ferrule.tensor import Tensor
 from ferrule.tensor.checked import checks_arguments
 from ferrule.tensor.data import DTypeLike
@@ -20,7 +20,7 @@ States: TypeAlias = tuple[Tensor, ...]
 """The hidden state, and for an LSTM the cell's too: each (N, hidden_size)."""
 
 
-class _Steps(Shown, ABC):
+class _Steps(Layer, ABC):
     """The base of all recurrent steps: the number of gates, and the next states from them."""
 
     gates: ClassVar[int]

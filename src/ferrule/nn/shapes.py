@@ -6,14 +6,14 @@ from collections.abc import Callable, Sequence
 from typing import Any, final
 
 from ferrule.nn.functions import Chance, Function, layer
-from ferrule.nn.shown import Shown
+from ferrule.nn.module import Layer
 from ferrule.tensor import Tensor
 from ferrule.tensor.network.resampling import Wanted
 from ferrule.tensor.network.windows import Sizes
 
 
 @final
-class Identity(Shown):
+class Identity(Layer):
     """Returns its input unchanged; takes any settings, and ignores them.
 
     >>> from ferrule import Tensor

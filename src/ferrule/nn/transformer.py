@@ -7,10 +7,11 @@ from copy import deepcopy
 from typing import Any, ClassVar, final
 
 from ferrule.nn.attention import MultiheadAttention
+from ferrule.nn.containers import ModuleList
 from ferrule.nn.linear import Linear
+from ferrule.nn.module import Layer
 from ferrule.nn.normalization import LayerNorm
 from ferrule.nn.parameters import check_counts, glorot_uniform
-from ferrule.nn.shown import Shown
 from ferrule.nn.state import get_state_dict
 from ferrule.tensor import Tensor
 from ferrule.tensor.checked import checks_arguments
@@ -35,7 +36,7 @@ def _activation(name: str, given: Activation) -> Callable[[Tensor], Tensor]:
     return known[given]
 
 
-class _Block(Shown):
+class _Block(Layer):
     """The base of both kinds of layers: attention, and two matrices with an activation between."""
 
     looks_up: ClassVar[bool]
@@ -184,7 +185,7 @@ def _check_layers(stack: object, layer: object, num_layers: int) -> None:
 
 
 @final
-class TransformerEncoder(Shown):
+class TransformerEncoder(Layer):
     """`num_layers` copies of a layer, one after another, and a norm at the end if there is one.
 
     >>> from ferrule import Tensor
@@ -201,7 +202,7 @@ class TransformerEncoder(Shown):
         norm: Callable[[Tensor], Tensor] | None = None,
     ) -> None:
         _check_layers(self, encoder_layer, num_layers)
-        self.layers = [deepcopy(encoder_layer) for _ in range(num_layers)]
+        self.layers = ModuleList([deepcopy(encoder_layer) for _ in range(num_layers)])
         self.norm = norm
 
     @checks_arguments
@@ -219,7 +220,7 @@ class TransformerEncoder(Shown):
 
 
 @final
-class TransformerDecoder(Shown):
+class TransformerDecoder(Layer):
     """`num_layers` copies of a decoder's layer, and a norm at the end if there is one.
 
     >>> from ferrule import Tensor
@@ -236,7 +237,7 @@ class TransformerDecoder(Shown):
         norm: Callable[[Tensor], Tensor] | None = None,
     ) -> None:
         _check_layers(self, decoder_layer, num_layers)
-        self.layers = [deepcopy(decoder_layer) for _ in range(num_layers)]
+        self.layers = ModuleList([deepcopy(decoder_layer) for _ in range(num_layers)])
         self.norm = norm
 
     @checks_arguments
@@ -248,7 +249,7 @@ class TransformerDecoder(Shown):
 
 
 @final
-class Transformer(Shown):
+class Transformer(Layer):
     """An encoder and a decoder, with a norm after each.
 
     >>> from ferrule import Tensor

@@ -28,6 +28,16 @@ class Mismatch(NamedTuple):
     unexpected: tuple[str, ...]
     """Names in the state, not in the model."""
 
+    @property
+    def missing_keys(self) -> list[str]:
+        """`missing` under PyTorch's name, as a list."""
+        return list(self.missing)
+
+    @property
+    def unexpected_keys(self) -> list[str]:
+        """`unexpected` under PyTorch's name, as a list."""
+        return list(self.unexpected)
+
 
 # Walking a model
 
@@ -44,7 +54,7 @@ def _held(holder: Any) -> Iterator[tuple[Any, Any]]:
     yield from holder.items() if isinstance(holder, Mapping) else enumerate(holder)
 
 
-def _children(value: object) -> Iterator[tuple[str, object]]:
+def children_of(value: object) -> Iterator[tuple[str, object]]:
     """The named parts of a container or an object; nothing for a leaf."""
     names = getattr(value, "_fields", None) if isinstance(value, tuple) else None
     for key, part in _held(_holder(value)):
@@ -58,7 +68,7 @@ def _walk(value: object, name: str, open_parts: frozenset[int]) -> Iterator[tupl
     if id(value) in open_parts:
         return  # a part that refers back to its owner
     inside = open_parts | {id(value)}
-    for key, part in _children(value):
+    for key, part in children_of(value):
         yield from _walk(part, f"{name}.{key}" if name else key, inside)
 
 
@@ -72,7 +82,7 @@ def parts_of(model: object) -> Iterator[object]:
             continue
         seen.add(id(part))
         yield part
-        waiting.extend([child for _, child in _children(part)])
+        waiting.extend([child for _, child in children_of(part)])
 
 
 def get_state_dict(model: object, prefix: str = "") -> dict[str, Tensor]:
@@ -234,6 +244,13 @@ def load_state_dict(
     >>> layer(Tensor([[10.0, 100.0]])).tolist()
     [[213.0]]
     """
+    return load_tensors(get_state_dict(model), state_dict, strict)
+
+
+def load_tensors(
+    parameters: Mapping[str, Tensor], state_dict: Mapping[str, Tensor | Array], strict: bool
+) -> Mismatch:
+    """Copies tensors or arrays into those of the same name, as `load_state_dict` does."""
     if not isinstance(state_dict, Mapping):
         kind = type(state_dict).__name__
         raise StateError(f"load_state_dict: {kind} is no dict of tensors by name; see safe_load")
@@ -243,7 +260,6 @@ def load_state_dict(
             inside = isinstance(value, Mapping) and value
             hint = f"load what is in it: state[{name!r}]" if inside else "leave it out"
             raise StateError(f"load_state_dict: {name} is {kind}, not a tensor or an array; {hint}")
-    parameters = get_state_dict(model)
     mismatch = Mismatch(
         missing=tuple(name for name in parameters if name not in state_dict),
         unexpected=tuple(name for name in state_dict if name not in parameters),

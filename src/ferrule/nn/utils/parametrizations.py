@@ -8,6 +8,7 @@ from typing import TypeVar, final
 from ferrule.base.calls import explains
 from ferrule.ir.shape.view import ShapeError
 from ferrule.nn.convolution import ConvTranspose1d, ConvTranspose2d, ConvTranspose3d
+from ferrule.nn.module import Layer
 from ferrule.nn.utils.parametrize import Parametrization, register, weight_of
 from ferrule.tensor import Tensor
 
@@ -88,12 +89,15 @@ def weight_norm(module: L, name: str = "weight", dim: int | None = 0) -> L:
 
 
 @final
-class _Vectors:
+class _Vectors(Layer):
     """Estimates of singular vectors of a weight; no parameters."""
 
+    _u: Tensor
+    _v: Tensor
+
     def __init__(self, rows: int, columns: int, like: Tensor) -> None:
-        self._u = _direction(rows, like)
-        self._v = _direction(columns, like)
+        self.register_buffer("_u", _direction(rows, like))
+        self.register_buffer("_v", _direction(columns, like))
 
 
 def _direction(size: int, like: Tensor) -> Tensor:

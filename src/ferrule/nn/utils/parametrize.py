@@ -9,13 +9,13 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from typing import Any
 
-from ferrule.nn.shown import Shown
+from ferrule.nn.module import Layer
 from ferrule.tensor import Tensor
 
 __all__ = ["Parametrization", "is_parametrized", "register", "remove_parametrizations"]
 
 
-class Parametrization(Shown, ABC):
+class Parametrization(Layer, ABC):
     """The tensors that a weight is computed from, and how."""
 
     keeps_original = True
