@@ -54,7 +54,12 @@ nav: """
 # The tabs of the site. A list of paths is in their order; a star stands for all others.
 NAV: dict[str, list[str]] = {
     "Home": ["index.md"],
-    "Guide": ["docs/coming-from.md", "docs/array-api.md", "docs/performance.md"],
+    "Guide": [
+        "docs/coming-from.md",
+        "docs/coming-from-pytorch.md",
+        "docs/array-api.md",
+        "docs/performance.md",
+    ],
     "Examples": ["examples/index.md", "examples/*.md"],
     "Names": ["docs/api.md", "docs/api/*.md"],
     "Errors": ["docs/errors/index.md", "docs/errors/*.md"],
