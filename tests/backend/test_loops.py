@@ -232,6 +232,152 @@ def test_a_length_that_is_a_variable(device: str, reverse: bool) -> None:
         np.testing.assert_allclose(sums.numpy(), wanted, atol=1e-12)
 
 
+# *** any number of trips ***
+
+COUNTS = [6, 3, 9, 5, 1, 2, 12, 0, 4, 70, 7, 11, 1, 2, 90]
+WEIGHT32, STATE32 = WEIGHT.astype(np.float32) / 2, STATE.astype(np.float32)
+
+
+def rows_of(count: int, batch: int = 2) -> Any:
+    return RNG.normal(size=(count, batch, 4)).astype(np.float32)
+
+
+def recurrent(weight: Tensor, state: Tensor, rows: Tensor, reverse: bool) -> tuple[Tensor, Tensor]:
+    """The last state, and the rows of states."""
+
+    def step(hidden: Tensor, row: Tensor) -> Any:
+        hidden = (hidden @ weight + row).tanh()
+        return hidden, hidden
+
+    last, states = scan(step, state, rows, reverse=reverse)
+    return last, states
+
+
+def recurrent_in_numpy(weight: Any, state: Any, rows: Any, reverse: bool) -> tuple[Any, Any, Any]:
+    """The rows of states, and the gradients of the sum of their squares by weight and rows."""
+    rows = rows[::-1] if reverse else rows
+    states = [state]
+    for row in rows:
+        states.append(np.tanh(states[-1] @ weight + row))
+    by_weight, by_rows, slope = np.zeros_like(weight), np.zeros_like(rows), np.zeros_like(state)
+    for n in reversed(range(len(rows))):
+        by_rows[n] = (slope + 2 * states[n + 1]) * (1 - states[n + 1] ** 2)
+        by_weight += states[n].T @ by_rows[n]
+        slope = by_rows[n] @ weight.T
+    outs = np.reshape(states[1:], rows.shape)
+    return (outs[::-1], by_weight, by_rows[::-1]) if reverse else (outs, by_weight, by_rows)
+
+
+def near(found: Any, wanted: Any) -> None:
+    np.testing.assert_allclose(found.numpy(), wanted, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("reverse", [False, True])
+def test_any_number_of_trips_has_one_plan(device: str, work: Work, reverse: bool) -> None:
+    weight, state = Tensor(WEIGHT32).realize(), Tensor(STATE32).realize()
+    for number, count in enumerate([*COUNTS, 20, 13]):
+        rows = rows_of(count)
+        if number == len(COUNTS):
+            before = work.plans
+        last, states = recurrent(weight, state, Tensor(rows).realize() * 2, reverse)
+        Tensor.realize(last, states)
+        wanted, _, _ = recurrent_in_numpy(WEIGHT32, STATE32, rows * 2, reverse)
+        near(states, wanted)
+        near(last, wanted[0 if reverse else -1] if count else STATE32)
+    assert work.plans == before
+    # A plan for each of the first two lengths and for the body; and one each for more than 64
+    # rows, no row, and one row, whose axis may be repeated.
+    assert before <= 6
+
+
+def test_any_number_of_trips_without_arrays(device: str, work: Work) -> None:
+    for number, count in enumerate((4, 7, 9, 2, 5, 12)):
+        if number == 2:
+            before = work.plans
+        _, pairs = scan(lambda c, _: (c, Tensor([2.0, 3.0]) * 1.5), (), length=count)
+        last, numbers = scan(lambda c, _: (c + 1, c), Tensor.zeros(2), length=count)
+        assert pairs.tolist() == [[3.0, 4.5]] * count
+        assert numbers.tolist() == [[n, n] for n in range(count)]
+        assert last.tolist() == [count, count]
+    assert work.plans == before
+
+
+@pytest.mark.parametrize("reverse", [False, True])
+@pytest.mark.parametrize("jit", [False, True])
+def test_training_steps_with_any_number_of_trips(
+    device: str, work: Work, reverse: bool, jit: bool
+) -> None:
+    weight, state = Tensor(WEIGHT32, requires_grad=True).realize(), Tensor(STATE32).realize()
+    optimizer = nn.optim.SGD([weight], lr=0.01)
+
+    def step(rows: Tensor) -> tuple[Tensor, Tensor]:
+        optimizer.zero_grad()
+        rows = rows.detach()
+        rows.requires_grad = True
+        loss = (recurrent(weight, state, rows, reverse)[1] ** 2).sum()
+        loss.backward()
+        optimizer.step()
+        assert rows.grad is not None
+        return loss.realize(), rows.grad.realize()
+
+    trained = TinyJit(step) if jit else step
+    current = WEIGHT32
+    counts = [count for count in COUNTS if count]  # a sum of no rows has no gradient
+    for number, count in enumerate([*counts, *counts, 20, 13]):
+        rows = rows_of(count)
+        if number == 2 * len(counts):
+            before = work.plans
+        loss, slopes = trained(Tensor(rows).realize())
+        states, by_weight, by_rows = recurrent_in_numpy(current, STATE32, rows, reverse)
+        current = current - 0.01 * by_weight
+        near(loss, (states**2).sum())
+        near(slopes, by_rows)
+        near(weight, current)
+    assert work.plans == before
+
+
+def test_batch_and_number_of_trips_change(device: str, work: Work) -> None:
+    weight = Tensor(WEIGHT32).realize()
+    plans = []
+    for count, batch in [(5, 2), (7, 3), (9, 2), (4, 3), (11, 2), (3, 3), (6, 3), (8, 2), (2, 2)]:
+        rows = rows_of(count, batch)
+        state = np.zeros((batch, 4), np.float32)
+        _, states = recurrent(weight, Tensor.zeros(batch, 4), Tensor(rows).realize() + 1, False)
+        near(states, recurrent_in_numpy(WEIGHT32, state, rows + 1, False)[0])
+        plans.append(work.plans)
+    assert plans[3:] == plans[3:4] * 6
+
+
+def test_layers_of_both_directions_have_one_plan(device: str, work: Work) -> None:
+    layer = nn.LSTM(4, 5, 2, bidirectional=True)
+    Tensor.realize(*nn.state.get_parameters(layer))
+    plans = []
+    for count in (6, 3, 9, 5, 12, 2, 31):
+        rows = Tensor(rows_of(count)).realize()
+        found = layer(rows)[0].numpy()
+        plans.append(work.plans)
+        with Context(FERRULE_SKIP="lengths"):
+            near(layer(rows)[0], found)
+        work.plans = plans[-1]
+    assert plans[2:] == plans[1:2] * 5
+
+
+def test_the_costs_of_a_captured_loop_are_those_of_all_trips() -> None:
+    @TinyJit
+    def total(rows: Tensor) -> Tensor:
+        return scan(lambda c, row: ((c * row).exp(), None), Tensor(STATE32), rows)[0].realize()
+
+    def operations(count: int) -> int:
+        rows = Tensor(rows_of(count)).realize()
+        for _ in range(3):
+            total(rows)
+        (loop,) = [one for one in total.explain().kernels if one.name == "loop"]
+        return loop.operations
+
+    with Context(FERRULE_DEVICE="CPU"):
+        assert operations(8) == 2 * operations(4) > 0
+
+
 def test_few_kernels_are_made_for_many_trips(device: str, work: Work) -> None:
     layer = nn.LSTM(3, 5)
     Tensor.realize(*nn.state.get_parameters(layer))

@@ -116,11 +116,18 @@ class JITRunner:
     """The number of results of a run with several; 0 for a run that is its result."""
     is_pure: bool = False
     """True if equal inputs give equal results, so that graphs with it may be equal."""
+    serves_any_size: bool = False
+    """True if a run finds the sizes of what it computes from that of its first buffer."""
 
     def access(self, position: int) -> tuple[bool, bool]:
         """Two flags: True if a run reads the buffer at a position, and if it writes it."""
         writes = position in self.writes
         return (not writes if self.reads is None else position in self.reads), writes
+
+    def costs(self, size: int, var_vals: Mapping[Any, int]) -> tuple[int, int]:
+        """The operations and the bytes of a run whose first buffer has so many elements."""
+        ops, mem = as_expr(self.op_estimate), as_expr(self.mem_estimate)
+        return ops.infer(var_vals), mem.infer(var_vals)
 
     def exec(
         self, rawbufs: Sequence[Buffer], var_vals: dict[Variable, int] | None = None

@@ -67,7 +67,7 @@ def loop_results(
         [*starts, *sources, *constants, *counted],
         [*carried, *stacked, *kept, ((1,), dtypes.int32)],
         device,
-        1 if isinstance(rows, int) else rows,
+        trips.size,
     )
     first = 1 if trips.backwards else 0
     kept_rows = [
@@ -153,7 +153,9 @@ def _loop(
     firsts: tuple[sint, ...],
     device: str,
 ) -> Loop:
-    """One object for equal loops, so that equal graphs have equal keys."""
+    """One object for equal loops with any number of trips, so that equal graphs have equal keys,
+    and graphs of one family differ in sizes alone.
+    """
     with unrecorded():
         graph = ClosedGraph(body.outs)
     numbers = graph.numbers

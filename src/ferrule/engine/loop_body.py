@@ -10,7 +10,7 @@ from ferrule.device.runner import JITRunner
 from ferrule.fusion.graph import toposort
 from ferrule.ir.buffer import Buffer
 from ferrule.ir.dtype import DType
-from ferrule.ir.expr import Expr, Variable, sint, unbind
+from ferrule.ir.expr import Expr, Variable, as_expr, sint, unbind
 from ferrule.ir.lazy import LazyBuffer
 from ferrule.ir.lazyop import LoadOps
 
@@ -96,7 +96,7 @@ def made_of(roots: Sequence[LazyBuffer], leaves: Iterable[LazyBuffer]) -> set[La
     return found
 
 
-LoopForm: TypeAlias = tuple[sint | None, bool, int | None, bool]
+LoopForm: TypeAlias = tuple[Expr | None, bool, bool, int | None, bool]
 """See `Trips.form`."""
 
 
@@ -123,6 +123,12 @@ class Trips:
         return 1 if self.most is None else self.most
 
     def form(self) -> LoopForm:
-        """All that equal loops have in common."""
-        most = unbind(self.most)[0] if isinstance(self.most, Expr) else self.most
-        return most, self.backwards, self.condition, self.count is not None
+        """All that loops have in common which differ in a fixed number of trips alone."""
+        most = as_expr(unbind(self.most)[0]) if isinstance(self.most, Expr) else None
+        is_limited = self.most is not None
+        return most, is_limited, self.backwards, self.condition, self.count is not None
+
+    @property
+    def size(self) -> sint:
+        """The bytes of the loop's node: one, and one for each trip that results have room for."""
+        return 1 if self.most is None else 1 + self.most

@@ -30,14 +30,16 @@ from ferrule.ir.shape.layout import storage_size
 
 @final
 class Loop(JITRunner):
-    """Runs a body for each trip. Its buffers: one byte, the results, the starts and arrays, what is
-    the same in each trip, and the number of trips if that is known when it runs.
+    """Runs a body for each trip. Its buffers: `Trips.size` bytes, the results, the starts and
+    arrays, what is the same in each trip, and the number of trips if that is known when it runs. A
+    fixed number of trips follows from those bytes, so that one loop serves all.
 
     `numbers` are those of the results that it computes, among all that there are: last carries,
     stacked rows, stacked carries, number of trips. None: it is to be `narrowed` before it runs.
     """
 
     is_pure = True
+    serves_any_size = True
 
     def __init__(
         self,
@@ -51,12 +53,12 @@ class Loop(JITRunner):
         self.body = body
         self.constants = constants
         self.form = form
-        self.trips, self.backwards, self.condition, self.is_counted = form
+        self.trips, self.is_limited, self.backwards, self.condition, self.is_counted = form
         self.firsts = firsts
         self.device = device
         self.numbers = numbers
         self.n_results = 0 if numbers is not None else len(body.carries) + len(body.outs) + 1
-        self.name = "loop" if self.trips is None else f"loop of {self.trips}"
+        self.name = "loop"
         self._narrowed: dict[tuple[int, ...], Loop] = {}
         if numbers is None:
             return
@@ -64,9 +66,8 @@ class Loop(JITRunner):
         self._plan = _LoopPlan(self)
         self.vars = self._plan.vars
         self.may_raise = self._plan.may_raise
-        most = 1 if self.trips is None else self.trips
-        self.op_estimate = most * self._plan.op_estimate
-        self.mem_estimate = most * self._plan.mem_estimate
+        self.op_estimate = self._plan.op_estimate
+        self.mem_estimate = self._plan.mem_estimate
 
     def narrowed(self, numbers: tuple[int, ...]) -> Loop:
         """The loop that computes the results with these numbers alone."""
@@ -84,8 +85,19 @@ class Loop(JITRunner):
         jit: bool = False,
     ) -> float | None:
         """Run all trips."""
-        trips = self.trips.infer(var_vals) if isinstance(self.trips, Expr) else self.trips
-        return self._plan.run(rawbufs, trips, var_vals, wait, jit)
+        return self._plan.run(rawbufs, self._most(rawbufs[0].size, var_vals), var_vals, wait, jit)
+
+    def costs(self, size: int, var_vals: Mapping[Any, int]) -> tuple[int, int]:
+        """The operations and the bytes of a run; of one trip where their number has no limit."""
+        most = self._most(size, var_vals)
+        ops, mem = super().costs(size, var_vals)
+        return (ops, mem) if most is None else (most * ops, most * mem)
+
+    def _most(self, size: int, var_vals: Mapping[Any, int]) -> int | None:
+        """The largest number of trips; None: any number."""
+        if self.trips is not None:
+            return self.trips.infer(var_vals)
+        return size - 1 if self.is_limited else None
 
 
 @final

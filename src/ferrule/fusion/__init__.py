@@ -29,7 +29,7 @@ from ferrule.fusion.graph import Graph, note_passed
 from ferrule.fusion.hazards import Hazards
 from ferrule.fusion.plans import plan_cache
 from ferrule.fusion.plans.execution_plan import ExecutionPlan, Place, Schedule, Step
-from ferrule.fusion.plans.graph_key import KeyedGraph
+from ferrule.fusion.plans.graph_key import KeyedGraph, serves_any_size
 from ferrule.fusion.plans.plan_key import GraphForm, PlanKey
 from ferrule.fusion.slots import Slot, Slots
 from ferrule.fusion.tasks import Reader, Task
@@ -443,7 +443,9 @@ def _execution_plan(
             # A part is the same for any length, see `View.reach`; a whole may be longer.
             size = slot.size if slot.start else _size(graph.everything[leaf], slot)
             places[slot] = Place(slot.device, slot.dtype, size, leaf, offset=slot.start)
-    for node, slot in results:
+    # A run that serves any size finds it from that of its own memory.
+    runs = [(work.node, work.slots[0]) for work in works if serves_any_size(work.node)]
+    for node, slot in (*results, *runs):
         places.setdefault(slot, Place(slot.device, slot.dtype, _size(node, slot)))
     arenas = _share_arenas(works, places)
     numbers = {slot: place for place, slot in enumerate(places)}

@@ -161,7 +161,7 @@ class LazyBuffer(Node):
         """The values that a run with several results writes, each with a shape and a dtype.
 
         `runner.narrowed(numbers)` is a runner for the results with these numbers alone. Its buffers
-        are bytes without meaning, as many as `size`, then these results, and the sources.
+        are bytes that are not touched, as many as `size`, then these results, and the sources.
         """
         sources = tuple(srcs)
         key = (LoadOps.CUSTOM, sources, runner, size)

@@ -14,7 +14,7 @@ from ferrule.engine.loop_body import Body, Trips, placeholder, rebuilt
 from ferrule.engine.loop_runs import Loop
 from ferrule.fusion.graph import toposort
 from ferrule.ir.dtype import dtypes
-from ferrule.ir.expr import Expr, sint
+from ferrule.ir.expr import sint
 from ferrule.ir.lazy import LazyBuffer
 from ferrule.ir.lazyop import BinaryOps, LoadOps, ReduceOps, TernaryOps
 from ferrule.transforms.batching import LaneRule, over_lanes, spread
@@ -34,7 +34,7 @@ def _loop(node: LazyBuffer, sources: Sequence[LazyBuffer | None], size: sint) ->
             wide = spread(one, size) if wide is None else wide
             one = wide if number < n else _swapped(wide)
         (starts if number < n else arrays).append(one)
-    most = node.shape[0] if isinstance(loop.trips, Expr) else loop.trips
+    most = node.shape[0] - 1 if loop.is_limited else None
     since = trip.since if loop.is_counted else None
     trips = Trips(most, loop.backwards, masked.condition, masked.count, since)
     arrays = [

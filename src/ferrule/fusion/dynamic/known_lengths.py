@@ -16,9 +16,10 @@ from ferrule.base.config import config
 from ferrule.fusion.dynamic.stand_in import StandIn, nodes_by
 from ferrule.fusion.graph import Graph, note_passed
 from ferrule.fusion.plans.execution_plan import ExecutionPlan, Schedule
-from ferrule.fusion.plans.graph_key import KeyedGraph, is_constant, is_marker
+from ferrule.fusion.plans.graph_key import KeyedGraph, is_constant, is_marker, is_run
 from ferrule.ir.expr import Expr, Length, sint, unbind
 from ferrule.ir.lazy import LazyBuffer
+from ferrule.ir.lazyop import LoadOps
 from ferrule.ir.shape.view import View, prod_sint
 from ferrule.ir.target import Target
 
@@ -185,7 +186,8 @@ def _starts(keyed: KeyedGraph) -> Iterator[int]:
         if node.realized is not None:
             position += 4
         elif node.srcs:
-            position += 2 + len(node.srcs)
+            own = 5 if node.op is LoadOps.CUSTOM else 3 if node.op is LoadOps.RESULT else 2
+            position += own + len(node.srcs)
         else:
             position += 4 if is_constant(node) else 5
         while is_marker(keyed.key[position]):
@@ -197,10 +199,12 @@ def _parts(node: LazyBuffer, twin: LazyBuffer, start: int) -> Iterator[tuple[int
     if node.realized is not None:
         yield start, twin.shape
         yield start + 3, prod_sint(twin.shape)
-    elif node.srcs:
-        yield start + 1, twin.arg
-    else:
+    elif not node.srcs:
         yield start + 1, twin.shape
+    elif is_run(node):
+        yield start + 2, twin.shape
+    else:
+        yield start + 1, twin.arg
 
 
 def _mapped(part: Any, function: Callable[[Expr], sint]) -> Any:

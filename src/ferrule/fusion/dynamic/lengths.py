@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from itertools import islice
+from math import inf
 from typing import Any, Final, TypeAlias
 
 from ferrule.fusion.dynamic.families import Family
@@ -17,7 +18,7 @@ from ferrule.fusion.dynamic.parameters import Integers, Parameters, constants_of
 from ferrule.fusion.dynamic.stand_in import generalised
 from ferrule.fusion.graph import Graph
 from ferrule.fusion.plans.execution_plan import ExecutionPlan, Schedule
-from ferrule.fusion.plans.graph_key import KeyedGraph
+from ferrule.fusion.plans.graph_key import KeyedGraph, serves_any_size
 from ferrule.ir.expr import Length, as_expr, sint
 from ferrule.ir.lazy import LazyBuffer
 from ferrule.ir.lazyop import BufferOps, LoadOps, get_lazyop_info
@@ -55,8 +56,8 @@ def schedule_of_any_length(
 
     `keyed` is the graph's key; None if that is of another graph, which this one stands for.
     """
-    if graph.symbolic or any([node.op is LoadOps.CUSTOM for node in graph.everything]):
-        return None  # a user's runner, or the reader of a file, works for this size only
+    if graph.symbolic or any([_is_for_one_size(node) for node in graph.everything]):
+        return None
     lengths = family.lengths_of(now)
     if not lengths:
         return None
@@ -84,11 +85,18 @@ def schedule_of_any_length(
     return known.schedule(lengths, graph.everything)
 
 
+def _is_for_one_size(node: LazyBuffer) -> bool:
+    """True for a user's runner, or the reader of a file, which work for one size only."""
+    return node.op is LoadOps.CUSTOM and not serves_any_size(node)
+
+
 def uses_worth_kernels(costs: Sequence[tuple[int, int]], target: Target) -> float:
     """The uses of the same lengths after which compiling kernels for them has paid.
 
-    `costs` are the operations and the bytes of each kernel for any length.
+    `costs` are the operations and the bytes of each kernel for any length. Never without kernels.
     """
+    if not costs:
+        return inf
     seconds = sum(
         [ops / target.flops_per_second + mem / target.bytes_per_second for ops, mem in costs]
     )

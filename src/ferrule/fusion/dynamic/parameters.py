@@ -11,7 +11,7 @@ from typing import Any, TypeAlias, final
 
 from ferrule.base.records import dataclass
 from ferrule.fusion.graph import Graph
-from ferrule.fusion.plans.graph_key import Part, is_constant
+from ferrule.fusion.plans.graph_key import Part, is_constant, is_run, serves_any_size
 from ferrule.fusion.plans.plan_key import GraphForm
 from ferrule.ir.lazy import LazyBuffer
 from ferrule.ir.op_table import FORMS
@@ -60,6 +60,8 @@ def integers_of(node: LazyBuffer) -> Integers:
         return (node.shape if _is_whole(node) else ()), ()
     if not node.srcs:
         return node.shape, ()
+    if is_run(node):
+        return (node.shape if serves_any_size(node) else ()), ()
     form = FORMS.get(node.op)
     return ((), ()) if form is None else (form.sizes(node.arg), form.offsets(node.arg))
 
@@ -84,6 +86,8 @@ def _without_integers(node: LazyBuffer, part: Part) -> Part:
         return (*part[1:-3], *part[-2:])
     if not node.srcs:
         return (part[0], *part[2:])
+    if is_run(node):
+        return (*part[:3], *part[4:])
     op, sources, arg, owner = part
     return (op, sources, FORMS[op].rest(arg), owner)
 

@@ -17,6 +17,7 @@ from ferrule.base.threadstate import this_thread
 from ferrule.fusion.dynamic.parameters import Integers, argument_with
 from ferrule.fusion.graph import Graph, toposort
 from ferrule.fusion.plans.execution_plan import Schedule
+from ferrule.fusion.plans.graph_key import is_run
 from ferrule.ir.buffer import Buffer
 from ferrule.ir.lazy import LazyBuffer
 from ferrule.ir.lazyop import FunctionOps, LoadOps, MovementOps
@@ -139,6 +140,8 @@ def _twin(
         twin = LazyBuffer.in_buffer(node.realized, shape)
         twin.owner = node.owner
         return twin
+    if is_run(node):
+        return node.like(srcs, node.arg, node.shape if own is None else tuple(own[0]))
     arg = node.arg if own is None else argument_with(node, own)
     has_shape = own is None or all([isinstance(size, int) for size in own[0]])
     if has_shape and all([a.shape == b.shape for a, b in zip(srcs, node.srcs, strict=True)]):

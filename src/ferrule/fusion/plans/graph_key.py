@@ -20,8 +20,19 @@ Part: TypeAlias = tuple[Any, ...]
 
 def is_known(node: LazyBuffer) -> bool:
     """True if equal nodes compute the same; not certain of nodes with an impure user's runner."""
-    is_run = node.op is LoadOps.CUSTOM and bool(node.srcs)
-    return not is_run or getattr(node.arg, "is_pure", False)
+    has_runner = node.op is LoadOps.CUSTOM and bool(node.srcs)
+    return not has_runner or getattr(node.arg, "is_pure", False)
+
+
+def is_run(node: LazyBuffer) -> bool:
+    """True for a node of a user's or the host's runner, or a result of one, not computed yet."""
+    return node.realized is None and node.op in (LoadOps.CUSTOM, LoadOps.RESULT)
+
+
+def serves_any_size(node: LazyBuffer) -> bool:
+    """True for a run, or a result of one, whose runner is the same for other sizes."""
+    run = node.srcs[0] if node.op is LoadOps.RESULT else node
+    return run.op is LoadOps.CUSTOM and getattr(run.arg, "serves_any_size", False)
 
 
 def is_constant(node: LazyBuffer) -> bool:

@@ -18,7 +18,6 @@ from ferrule.device.runner import ASTRunner
 from ferrule.engine.random import streams
 from ferrule.ir.buffer import Buffer, readable_bytes
 from ferrule.ir.dtype import DType, dtypes
-from ferrule.ir.expr import as_expr
 from ferrule.ir.lazyop import BufferOps, LazyOp
 from ferrule.jit.batch import Batch
 from ferrule.jit.inputs import memory_serial
@@ -340,10 +339,9 @@ def _times(runs: Sequence[_Run], replay: Replay) -> list[tuple[float | None, str
 def _report(run: _Run, operands: _Operands, seconds: float | None, note: str) -> KernelReport:
     runner, outputs = run.runner, run.outputs()
     names = [operands.name(run, position) for position in range(len(run.buffers))]
-    operations, nbytes = [
-        as_expr(estimate).infer(operands.replay.var_vals)
-        for estimate in (runner.op_estimate, runner.mem_estimate)
-    ]
+    out, replay = run.buffers[0], operands.replay
+    size = replay.batch.kinds[out][1] if isinstance(out, int) else out.size
+    operations, nbytes = runner.costs(size, replay.var_vals)
     device = Device[runner.device] if runner.device else None
     shares: list[float | None] = [None, None]
     schedule = ""
