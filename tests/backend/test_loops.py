@@ -336,16 +336,74 @@ def test_training_steps_with_any_number_of_trips(
     assert work.plans == before
 
 
+SIZES = [(5, 2), (7, 3), (9, 2), (4, 5), (11, 8), (3, 3), (1, 6), (6, 9), (8, 2), (2, 7), (70, 4)]
+
+
 def test_batch_and_number_of_trips_change(device: str, work: Work) -> None:
+    weight = Tensor(WEIGHT32, requires_grad=True).realize()
+    for number, (count, batch) in enumerate([*SIZES, *SIZES, (10, 11), (12, 10)]):
+        if number == 2 * len(SIZES):
+            before = work.plans
+        rows, state = rows_of(count, batch), np.zeros((batch, 4), np.float32)
+        _, states = recurrent(weight, Tensor.zeros(batch, 4), Tensor(rows).realize() + 1, False)
+        weight.grad = None
+        (states**2).sum().backward()
+        wanted, by_weight, _ = recurrent_in_numpy(WEIGHT32, state, rows + 1, False)
+        near(states, wanted)
+        assert weight.grad is not None
+        near(weight.grad, by_weight)
+    assert work.plans == before
+
+
+def test_a_loop_in_a_loop_of_any_sizes(device: str, work: Work) -> None:
+    def inner(carry: Tensor, element: Tensor) -> Any:
+        return carry * 0.5 + element, carry.sum()
+
+    def step(carry: Tensor, row: Tensor) -> Any:
+        last, sums = scan(inner, carry, row)
+        return last, sums
+
+    for number, (count, batch) in enumerate([(3, 2), (5, 3), (4, 2), (6, 5), (2, 4), (7, 6)]):
+        rows = RNG.normal(size=(count, 4, batch)).astype(np.float32)
+        if number == 4:
+            before = work.plans
+        last, sums = scan(step, Tensor.zeros(batch), Tensor(rows).realize() * 2)
+        Tensor.realize(last, sums)
+        carry = np.zeros(batch)
+        wanted = []
+        for element in 2 * rows.reshape(-1, batch):
+            wanted.append(carry.sum())
+            carry = carry * 0.5 + element
+        near(last, carry)
+        near(sums, np.reshape(wanted, (count, 4)))
+    assert work.plans == before
+
+
+def test_a_body_that_runs_often_has_kernels_of_its_own(
+    device: str, work: Work, monkeypatch: pytest.MonkeyPatch
+) -> None:
     weight = Tensor(WEIGHT32).realize()
-    plans = []
-    for count, batch in [(5, 2), (7, 3), (9, 2), (4, 3), (11, 2), (3, 3), (6, 3), (8, 2), (2, 2)]:
-        rows = rows_of(count, batch)
-        state = np.zeros((batch, 4), np.float32)
+
+    def check(count: int, batch: int) -> None:
+        rows, state = rows_of(count, batch), np.zeros((batch, 4), np.float32)
         _, states = recurrent(weight, Tensor.zeros(batch, 4), Tensor(rows).realize() + 1, False)
         near(states, recurrent_in_numpy(WEIGHT32, state, rows + 1, False)[0])
-        plans.append(work.plans)
-    assert plans[3:] == plans[3:4] * 6
+
+    for sizes in SIZES[:6]:
+        check(*sizes)
+    before = set(work.kernels)
+    check(6, 7)
+    assert work.kernels == before
+    monkeypatch.setattr("ferrule.engine.loop_runs.uses_worth_kernels", lambda costs, _: 20)
+    check(9, 4)
+    check(8, 4)
+    assert work.kernels == before
+    check(7, 4)
+    own = set(work.kernels)
+    assert own > before
+    check(10, 4)
+    check(5, 4)
+    assert work.kernels == own
 
 
 def test_layers_of_both_directions_have_one_plan(device: str, work: Work) -> None:

@@ -7,7 +7,7 @@ re-exports all public names.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from copy import copy
 from typing import Any, Final, TypeAlias, final
 
@@ -116,13 +116,26 @@ class JITRunner:
     """The number of results of a run with several; 0 for a run that is its result."""
     is_pure: bool = False
     """True if equal inputs give equal results, so that graphs with it may be equal."""
-    serves_any_size: bool = False
-    """True if a run finds the sizes of what it computes from that of its first buffer."""
+    family: Hashable = None
+    """What runners have in common that differ in `integers` alone; they find other sizes from that
+    of their first buffer. None: a runner is for the sizes that it was made for."""
+    integers: tuple[int, ...] = ()
+    """The sizes and offsets by which runners of a family differ."""
 
     def access(self, position: int) -> tuple[bool, bool]:
         """Two flags: True if a run reads the buffer at a position, and if it writes it."""
         writes = position in self.writes
         return (not writes if self.reads is None else position in self.reads), writes
+
+    def with_integers(self, integers: Sequence[sint]) -> JITRunner | None:
+        """The runner of the family with other integers; None if its shapes may not fit then."""
+        raise NotImplementedError(f"{type(self).__name__} is of no family")
+
+    def at(self, var_vals: Mapping[Any, int]) -> JITRunner:
+        """The runner with these values of its variables in each run."""
+        if self.vars:
+            raise NotImplementedError(f"{type(self).__name__} does not define at")
+        return self
 
     def costs(self, size: int, var_vals: Mapping[Any, int]) -> tuple[int, int]:
         """The operations and the bytes of a run whose first buffer has so many elements."""

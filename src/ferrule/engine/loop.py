@@ -13,7 +13,7 @@ from weakref import WeakValueDictionary
 
 from ferrule.base.records import dataclass
 from ferrule.engine.loop_body import Body, LoopForm, Trips, made_of, rebuilt
-from ferrule.engine.loop_runs import Loop
+from ferrule.engine.loop_runs import Loop, loops_by_integers
 from ferrule.engine.realize import unrecorded
 from ferrule.fusion import ClosedGraph
 from ferrule.fusion.graph import toposort
@@ -164,10 +164,15 @@ def _loop(
     outs = tuple([numbers[out] for out in body.outs])
     unread = tuple([(leaf.shape, leaf.dtype) for leaf in leaves if leaf not in numbers])
     shape = len(body.carries), len(body.rows)
-    key = (graph.key, named, outs, unread, shape, form, firsts, device)
+    rest = named, outs, unread, shape, form, firsts, device
+    key = graph.key, *rest
     found = None if graph.key is None else _loops.get(key)
     if found is None:
         found = Loop(body, constants, form, firsts, device)
         if graph.key is not None:
+            now, others = graph.parameters()
+            found.family = others, now.constants, *rest
+            found.integers, found.n_sizes = now.integers, len(now.sizes)
             found = _loops.setdefault(key, found)
+            loops_by_integers[found.family, found.integers] = found
     return found

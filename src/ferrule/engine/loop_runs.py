@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import copy
 import itertools
 import time
-from collections.abc import Mapping, Sequence
-from typing import Any, final
+from collections.abc import Hashable, Mapping, Sequence
+from typing import Any, Final, final
+from weakref import WeakValueDictionary
 
 import numpy as np
 
@@ -14,18 +16,22 @@ from ferrule.base.helpers import round_up
 from ferrule.device import Compiled, CompiledASTRunner, Device
 from ferrule.device.loop import LoopStep, Operand, Stream
 from ferrule.device.memory_planner import ALIGNMENT
-from ferrule.device.runner import BufferCopy, JITRunner, update_stats
+from ferrule.device.runner import ASTRunner, BufferCopy, JITRunner, update_stats
 from ferrule.device.weight_packing import Request, is_worth_packing, packed_forms
 from ferrule.engine.loop_body import Body, LoopError, LoopForm
-from ferrule.engine.realize import prepare, unrecorded
-from ferrule.fusion import ClosedGraph
+from ferrule.engine.realize import Runners, prepare, unrecorded
+from ferrule.fusion import ClosedGraph, target_of, values_of
+from ferrule.fusion.dynamic.lengths import uses_worth_kernels
 from ferrule.fusion.plans.execution_plan import ExecutionPlan
 from ferrule.ir.buffer import Buffer
 from ferrule.ir.dtype import dtypes
-from ferrule.ir.expr import Expr, Variable, sint
+from ferrule.ir.expr import Expr, Length, Variable, as_expr, sint, unbind
 from ferrule.ir.lazy import LazyBuffer
 from ferrule.ir.lazyop import LoadOps
-from ferrule.ir.shape.layout import storage_size
+from ferrule.ir.shape.layout import memory_size
+
+_MOST_PLANS: Final = 64
+"""Lengths of values in a body for which its plan is kept. Not measured."""
 
 
 @final
@@ -39,7 +45,10 @@ class Loop(JITRunner):
     """
 
     is_pure = True
-    serves_any_size = True
+    n_sizes = 0
+    """The number of sizes among `integers`, which are those of the body."""
+    symbols: tuple[sint, ...] = ()
+    """The integers of a body of any lengths, as expressions of these."""
 
     def __init__(
         self,
@@ -63,8 +72,13 @@ class Loop(JITRunner):
         if numbers is None:
             return
         self.writes = frozenset(range(1 + len(numbers)))
-        self._plan = _LoopPlan(self)
-        self.vars = self._plan.vars
+        self._plans: dict[tuple[int, ...], _LoopPlan] = {}
+        self._done: dict[tuple[int, ...], int] = {}
+        """The trips that were made with these values of the body's lengths."""
+        bound = values_of([*body.carries, *body.rows, *constants, *body.outs])
+        self._lengths = tuple([variable for variable in bound if isinstance(variable, Length)])
+        self._plan = self._plan_at(bound)
+        self.vars = (*self._lengths, *self._plan.vars)
         self.may_raise = self._plan.may_raise
         self.op_estimate = self._plan.op_estimate
         self.mem_estimate = self._plan.mem_estimate
@@ -74,7 +88,56 @@ class Loop(JITRunner):
         found = self._narrowed.get(numbers)
         if found is None:
             made = Loop(self.body, self.constants, self.form, self.firsts, self.device, numbers)
+            made.family, made.symbols = self.family, self.symbols
             found = self._narrowed.setdefault(numbers, made)
+        return found
+
+    def with_integers(self, integers: Sequence[sint]) -> Loop | None:
+        """The loop whose body has other integers; None if its shapes may not fit then."""
+        found = ClosedGraph(self.body.outs).generalised(integers, self.n_sizes)
+        if found is None:
+            return None
+        twins = {node: twin for twin, node in found.originals.items()}
+        carries, rows, outs, constants = [
+            [twins.get(node, node) for node in nodes]
+            for nodes in (self.body.carries, self.body.rows, self.body.outs, self.constants)
+        ]
+        made = Loop(Body(carries, rows, outs), constants, self.form, self.firsts, self.device)
+        made.family, made.symbols = self.family, tuple([unbind(n)[0] for n in integers])
+        return made
+
+    def at(self, var_vals: Mapping[Any, int]) -> Loop:
+        """The loop with these values of its body's lengths in each run."""
+        if not self._lengths:
+            return self
+        found = copy.copy(self)
+        found._plan, found._lengths = self._plan_at(var_vals), ()
+        found.vars = found._plan.vars
+        return found
+
+    def _plan_at(self, var_vals: Mapping[Any, int]) -> _LoopPlan:
+        """The plan for these values of the body's lengths."""
+        values = tuple([var_vals[length] for length in self._lengths])
+        found = self._plans.get(values)
+        if found is None:
+            if len(self._plans) >= _MOST_PLANS:
+                self._plans.clear()
+                self._done.clear()
+            found = _LoopPlan(self, dict(zip(self._lengths, values, strict=True)))
+            self._plans[values] = found
+        return found
+
+    def _plan_for(self, var_vals: Mapping[Any, int], trips: int) -> _LoopPlan:
+        """The plan for so many trips more: after enough of them it has kernels of its own."""
+        found = self._plan_at(var_vals)
+        values = tuple([var_vals[length] for length in self._lengths])
+        done = self._done[values] = self._done.get(values, 0) + trips
+        if done > found.enough:
+            integers = tuple([as_expr(symbol).infer(var_vals) for symbol in self.symbols])
+            own = loops_by_integers.get((self.family, integers))
+            if own is not None:
+                assert self.numbers is not None
+                found = self._plans[values] = own.narrowed(self.numbers)._plan
         return found
 
     def __call__(
@@ -85,7 +148,9 @@ class Loop(JITRunner):
         jit: bool = False,
     ) -> float | None:
         """Run all trips."""
-        return self._plan.run(rawbufs, self._most(rawbufs[0].size, var_vals), var_vals, wait, jit)
+        most = self._most(rawbufs[0].size, var_vals)
+        plan = self._plan_for(var_vals, most or 1) if self._lengths else self._plan
+        return plan.run(rawbufs, most, var_vals, wait, jit)
 
     def costs(self, size: int, var_vals: Mapping[Any, int]) -> tuple[int, int]:
         """The operations and the bytes of a run; of one trip where their number has no limit."""
@@ -100,12 +165,19 @@ class Loop(JITRunner):
         return size - 1 if self.is_limited else None
 
 
+loops_by_integers: Final[WeakValueDictionary[tuple[Hashable, tuple[int, ...]], Loop]] = (
+    WeakValueDictionary()
+)
+"""The loops of families, by these and their integers."""
+
+
 @final
 class _LoopPlan:
     """The steps of a trip, and the memory that they run on."""
 
-    def __init__(self, loop: Loop) -> None:
+    def __init__(self, loop: Loop, lengths: Mapping[Any, int]) -> None:
         assert loop.numbers is not None
+        self._lengths = lengths
         self._loop = loop
         self._scratch_bytes = 0
         body, numbers = loop.body, loop.numbers
@@ -125,7 +197,7 @@ class _LoopPlan:
             leaf: Stream(first + n + len(body.rows) + i) for i, leaf in enumerate(loop.constants)
         }
         for j, leaf in enumerate(body.rows):
-            stride = _nbytes(leaf)
+            stride = self._nbytes(leaf)
             start = loop.firsts[j] * stride
             assert isinstance(start, int)
             self._at[leaf] = Stream(first + n + j, start, stride, 0, 0, loop.backwards)
@@ -134,14 +206,14 @@ class _LoopPlan:
         """For each carried value: its memory, the buffers that it starts in and ends in."""
         for k in needed:
             leaf = body.carries[k]
-            inside = self._carried(place.get(n_outs + k), _nbytes(leaf))
+            inside = self._carried(place.get(n_outs + k), self._nbytes(leaf))
             self._at[leaf], targets[body.outs[k]] = inside
-            whole = Operand(inside[0], 0, storage_size(leaf.shape), leaf.dtype)
+            whole = Operand(inside[0], 0, self._size(memory_size(leaf.shape)), leaf.dtype)
             self._copies.append((whole, inside[0], first + k, place.get(k)))
         for k in range(n, n_outs):
             if k in place:
                 out = body.outs[k]
-                targets[out] = Stream(place[k], 0, _nbytes(out), 0, 0, loop.backwards)
+                targets[out] = Stream(place[k], 0, self._nbytes(out), 0, 0, loop.backwards)
         self._plan_steps(list(targets), targets)
         self._condition: Operand | None = None
         if loop.condition is not None:
@@ -152,6 +224,10 @@ class _LoopPlan:
                 [*_variables(loop.trips), *[v for s in self.steps for v in s.runner.vars]]
             )
         )
+        kernels = [s.runner for s in self.steps if isinstance(s.runner, ASTRunner)]
+        costs = [one.costs(0, lengths) for one in kernels if one.fixed]
+        self.enough = uses_worth_kernels(costs, target_of(loop.device))
+        """The trips after which kernels pay that are for these lengths, not for any."""
         self.may_raise = any([step.runner.may_raise for step in self.steps])
         self.op_estimate: sint = sum([step.runner.op_estimate for step in self.steps])
         self.mem_estimate: sint = sum([step.runner.mem_estimate for step in self.steps])
@@ -159,6 +235,12 @@ class _LoopPlan:
         """The copies of constant weights in the layout that kernels read: runner, copy, weight."""
         self._runs = 0
         self._native = self._make_native()
+
+    def _size(self, size: sint) -> int:
+        return size if isinstance(size, int) else size.infer(self._lengths)
+
+    def _nbytes(self, node: LazyBuffer) -> int:
+        return self._size(memory_size(node.shape)) * node.dtype.itemsize
 
     def _make_native(self) -> Any:
         """What runs the steps by one call; None if the device has nothing that does."""
@@ -187,13 +269,13 @@ class _LoopPlan:
             if form is None:
                 continue
             operands = list(self.steps[number].operands)
-            for copy in form.copies:
-                weight = operands[copy.source]
-                key = weight, copy.runner.name
+            for made in form.copies:
+                weight = operands[made.source]
+                key = weight, made.runner.name
                 if key not in packed:
-                    start = self._take(copy.size * copy.dtype.itemsize)
-                    packed[key] = Operand(Stream(self._scratch, start), 0, copy.size, copy.dtype)
-                    self._packing.append((copy.runner, packed[key], weight))
+                    start = self._take(made.size * made.dtype.itemsize)
+                    packed[key] = Operand(Stream(self._scratch, start), 0, made.size, made.dtype)
+                    self._packing.append((made.runner, packed[key], weight))
                 operands.append(packed[key])
             self.steps[number] = LoopStep(form.runner, operands)
         if self._packing:
@@ -261,7 +343,7 @@ class _LoopPlan:
         found: list[Operand] = []
         moved: list[tuple[Operand, Stream]] = []
         for number, place in enumerate(plan.places):
-            size = place.size if isinstance(place.size, int) else place.size.max
+            size = self._size(place.size)
             start = place.offset * place.dtype.itemsize
             if place.node is not None:
                 stream = self._at.get(nodes[place.node])
@@ -283,13 +365,21 @@ class _LoopPlan:
             if number in given and operand.stream is not given[number]:
                 moved.append((operand, given[number]))
         self.steps = [
-            LoopStep(_step_runner(plan, number, runners), [found[p] for p in step.places])
+            LoopStep(self._runner(plan, number, runners), [found[p] for p in step.places])
             for number, step in enumerate(plan.steps)
         ]
         for operand, stream in moved:
             target = Operand(stream, 0, operand.size, operand.dtype)
-            copy = _copier(self._loop.device, operand)
-            self.steps.append(LoopStep(copy, [target, operand]))
+            copier = _copier(self._loop.device, operand)
+            self.steps.append(LoopStep(copier, [target, operand]))
+
+    def _runner(self, plan: ExecutionPlan, number: int, runners: Runners) -> JITRunner:
+        step = plan.steps[number]
+        if isinstance(step.ast.op, LoadOps):
+            runner: JITRunner = step.ast.arg
+        else:
+            runner = runners[plan.places[step.places[0]].device][step.ast]
+        return runner.at(self._lengths) if self._lengths else runner
 
     def _table(self, memory: Buffer | None) -> Stream:
         assert memory is not None, "a leaf lost its memory"
@@ -321,9 +411,9 @@ class _LoopPlan:
         buffers = [*rawbufs, scratch, *self._tables]
         for whole, stream, source, _ in self._copies:
             start = _part(buffers, whole, stream.at(0, trips))
-            _copy_into(start, rawbufs[source])
-        for runner, copy, weight in self._packing if most != 0 else ():
-            runner([_part(buffers, o, o.stream.at(0, trips)) for o in (copy, weight)], var_vals)
+            _copy_into(start, rawbufs[source].view(0, whole.size))
+        for runner, *pair in self._packing if most != 0 else ():
+            runner([_part(buffers, o, o.stream.at(0, trips)) for o in pair], var_vals)
         done = most
         if most != 0:
             if self._native is not None:
@@ -337,7 +427,8 @@ class _LoopPlan:
             rawbufs[self._counted].fill(np.array([done]))
         for whole, stream, _, result in self._copies:
             if result is not None:
-                _copy_into(rawbufs[result], _part(buffers, whole, stream.at(done, trips)))
+                last = _part(buffers, whole, stream.at(done, trips))
+                _copy_into(rawbufs[result].view(0, whole.size), last)
         if self._native is None:
             return None
         seconds = time.perf_counter() - started
@@ -385,20 +476,6 @@ def _variables(size: sint | None) -> list[Variable]:
     if not isinstance(size, Expr):
         return []
     return sorted([v for v in size.vars() if isinstance(v, Variable)], key=lambda v: v.name)
-
-
-def _nbytes(node: LazyBuffer) -> int:
-    return storage_size(node.shape) * node.dtype.itemsize
-
-
-def _step_runner(plan: ExecutionPlan, number: int, runners: Any) -> JITRunner:
-    step = plan.steps[number]
-    out = plan.places[step.places[0]]
-    if not isinstance(step.ast.op, LoadOps):
-        found: JITRunner = runners[out.device][step.ast]
-        return found
-    runner: JITRunner = step.ast.arg
-    return runner
 
 
 def _copier(device: str, operand: Operand) -> BufferCopy:

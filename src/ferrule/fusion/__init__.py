@@ -22,8 +22,8 @@ from ferrule.fusion.dynamic.families import family_of
 from ferrule.fusion.dynamic.known_lengths import schedule_of_known_lengths
 from ferrule.fusion.dynamic.lengths import schedule_of_any_length
 from ferrule.fusion.dynamic.offsets import stand_in
-from ferrule.fusion.dynamic.parameters import constants_of, parameters_of
-from ferrule.fusion.dynamic.stand_in import StandIn, nodes_by
+from ferrule.fusion.dynamic.parameters import Parameters, by_node, constants_of, parameters_of
+from ferrule.fusion.dynamic.stand_in import StandIn, generalised, nodes_by
 from ferrule.fusion.expansion import expanded
 from ferrule.fusion.graph import Graph, note_passed
 from ferrule.fusion.hazards import Hazards
@@ -263,6 +263,15 @@ class ClosedGraph:
         self._target = target_of(nodes[0].device)
         self._form = GraphForm(self._graph, self._target)
         self.key = self._form.key
+
+    def parameters(self) -> tuple[Parameters, tuple[Hashable, ...]]:
+        """`parameters_of` the graph."""
+        return parameters_of(self._graph, self._form)
+
+    def generalised(self, integers: Sequence[sint], n_sizes: int) -> StandIn | None:
+        """The stand-in with other integers, the first `n_sizes` of them being sizes."""
+        nodes = self._graph.everything
+        return generalised(self._graph, dict(by_node(nodes, integers, n_sizes)))
 
     def plan(self) -> tuple[ExecutionPlan, list[LazyBuffer]]:
         """The plan, and the nodes by their numbers in it: twins in the place of some."""

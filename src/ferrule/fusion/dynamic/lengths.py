@@ -7,19 +7,18 @@ which the lengths are variables, serves them all. Memory is laid out as for a si
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from itertools import islice
+from collections.abc import Callable, Sequence
 from math import inf
 from typing import Any, Final, TypeAlias
 
 from ferrule.fusion.dynamic.families import Family
 from ferrule.fusion.dynamic.known_lengths import AnyLength
-from ferrule.fusion.dynamic.parameters import Integers, Parameters, constants_of, integers_of
+from ferrule.fusion.dynamic.parameters import Parameters, by_node, constants_of
 from ferrule.fusion.dynamic.stand_in import generalised
 from ferrule.fusion.graph import Graph
 from ferrule.fusion.plans.execution_plan import ExecutionPlan, Schedule
 from ferrule.fusion.plans.graph_key import KeyedGraph, serves_any_size
-from ferrule.ir.expr import Length, as_expr, sint
+from ferrule.ir.expr import Length, as_expr
 from ferrule.ir.lazy import LazyBuffer
 from ferrule.ir.lazyop import BufferOps, LoadOps, get_lazyop_info
 from ferrule.ir.shape.view import ShapeError
@@ -69,7 +68,7 @@ def schedule_of_any_length(
         if len(family.plans) >= _MOST_PLANS:
             family.plans.clear()
         bound = [variable.bind(n) for variable, n in zip(variables, lengths, strict=True)]
-        integers = dict(_symbolic(graph, family.integers(bound), len(now.sizes)))
+        integers = dict(by_node(graph.everything, family.integers(bound), len(now.sizes)))
         constants = constants_of(graph.everything)
         changing = [constants[place] for place in sorted(family.constants)]
         found = generalised(graph, integers, changing)
@@ -111,19 +110,12 @@ def _uses_worth_a_plan(plan: ExecutionPlan, target: Target) -> float:
         for step in plan.steps
         if isinstance(step.ast.op, BufferOps)
     ]
+    costs += [
+        step.ast.arg.costs(as_expr(plan.places[step.places[0]].size).max, {})
+        for step in plan.steps
+        if step.ast.op is LoadOps.CUSTOM and step.variables
+    ]
     return uses_worth_kernels(costs, target)
-
-
-def _symbolic(
-    graph: Graph, integers: Sequence[sint], count: int
-) -> Iterator[tuple[LazyBuffer, Integers]]:
-    """The nodes that get symbolic integers, with these; the first `count` of all are sizes."""
-    sizes, offsets = iter(integers[:count]), iter(integers[count:])
-    for node in graph.everything:
-        counts = [len(found) for found in integers_of(node)]
-        own = list(islice(sizes, counts[0])), list(islice(offsets, counts[1]))
-        if not all([isinstance(n, int) for n in own[0] + own[1]]):
-            yield node, own
 
 
 def _planned(graph: Graph, planner: Planner, target: Target) -> ExecutionPlan | None:

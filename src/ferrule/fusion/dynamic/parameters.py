@@ -6,14 +6,17 @@ part of the form.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Sequence
+from itertools import islice
 from typing import Any, TypeAlias, final
 
 from ferrule.base.records import dataclass
 from ferrule.fusion.graph import Graph
 from ferrule.fusion.plans.graph_key import Part, is_constant, is_run, serves_any_size
 from ferrule.fusion.plans.plan_key import GraphForm
+from ferrule.ir.expr import sint
 from ferrule.ir.lazy import LazyBuffer
+from ferrule.ir.lazyop import LoadOps
 from ferrule.ir.op_table import FORMS
 from ferrule.ir.shape.view import prod_sint
 
@@ -61,7 +64,10 @@ def integers_of(node: LazyBuffer) -> Integers:
     if not node.srcs:
         return node.shape, ()
     if is_run(node):
-        return (node.shape if serves_any_size(node) else ()), ()
+        if not serves_any_size(node):
+            return (), ()
+        own = node.arg.integers if node.op is LoadOps.CUSTOM else ()
+        return (*node.shape, *own), ()
     form = FORMS.get(node.op)
     return ((), ()) if form is None else (form.sizes(node.arg), form.offsets(node.arg))
 
@@ -73,6 +79,18 @@ def argument_with(node: LazyBuffer, integers: Integers) -> Any:
         return node.arg
     sizes, offsets = integers
     return form.replaced(node.arg, iter(sizes), iter(offsets))
+
+
+def by_node(
+    nodes: Iterable[LazyBuffer], integers: Sequence[sint], count: int
+) -> Iterator[tuple[LazyBuffer, Integers]]:
+    """The nodes that get symbolic integers, with these; the first `count` of all are sizes."""
+    sizes, offsets = iter(integers[:count]), iter(integers[count:])
+    for node in nodes:
+        counts = [len(found) for found in integers_of(node)]
+        own = list(islice(sizes, counts[0])), list(islice(offsets, counts[1]))
+        if not all([isinstance(n, int) for n in own[0] + own[1]]):
+            yield node, own
 
 
 def constants_of(nodes: Iterable[LazyBuffer]) -> list[LazyBuffer]:
@@ -87,7 +105,8 @@ def _without_integers(node: LazyBuffer, part: Part) -> Part:
     if not node.srcs:
         return (part[0], *part[2:])
     if is_run(node):
-        return (*part[:3], *part[4:])
+        arg = node.arg.family if node.op is LoadOps.CUSTOM else node.arg
+        return (*part[:2], arg, *part[4:])
     op, sources, arg, owner = part
     return (op, sources, FORMS[op].rest(arg), owner)
 

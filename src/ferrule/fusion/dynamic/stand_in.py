@@ -19,6 +19,7 @@ from ferrule.fusion.graph import Graph, toposort
 from ferrule.fusion.plans.execution_plan import Schedule
 from ferrule.fusion.plans.graph_key import is_run
 from ferrule.ir.buffer import Buffer
+from ferrule.ir.expr import Expr
 from ferrule.ir.lazy import LazyBuffer
 from ferrule.ir.lazyop import FunctionOps, LoadOps, MovementOps
 from ferrule.ir.op_table import OpError, infer
@@ -141,13 +142,27 @@ def _twin(
         twin.owner = node.owner
         return twin
     if is_run(node):
-        return node.like(srcs, node.arg, node.shape if own is None else tuple(own[0]))
+        return _run_twin(node, srcs, own)
     arg = node.arg if own is None else argument_with(node, own)
     has_shape = own is None or all([isinstance(size, int) for size in own[0]])
     if has_shape and all([a.shape == b.shape for a, b in zip(srcs, node.srcs, strict=True)]):
         return node.like(srcs, arg)
     found = _shape(node, srcs, arg)
     return None if found is None else node.like(srcs, arg, found)
+
+
+def _run_twin(
+    node: LazyBuffer, srcs: tuple[LazyBuffer, ...], own: Integers | None
+) -> LazyBuffer | None:
+    """`_twin` for a run with results and these."""
+    if own is None:
+        return node.like(srcs, node.arg)
+    rank = len(node.shape)
+    shape, integers = tuple(own[0][:rank]), own[0][rank:]
+    arg = node.arg
+    if any([isinstance(integer, Expr) for integer in integers]):
+        arg = arg.with_integers(integers)
+    return None if arg is None else node.like(srcs, arg, shape)
 
 
 def _shape(node: LazyBuffer, srcs: tuple[LazyBuffer, ...], arg: Any) -> Shape | None:

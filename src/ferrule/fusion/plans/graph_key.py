@@ -30,9 +30,9 @@ def is_run(node: LazyBuffer) -> bool:
 
 
 def serves_any_size(node: LazyBuffer) -> bool:
-    """True for a run, or a result of one, whose runner is the same for other sizes."""
+    """True for a run, or a result of one, whose runner there is for other sizes as well."""
     run = node.srcs[0] if node.op is LoadOps.RESULT else node
-    return run.op is LoadOps.CUSTOM and getattr(run.arg, "serves_any_size", False)
+    return run.op is LoadOps.CUSTOM and getattr(run.arg, "family", None) is not None
 
 
 def is_constant(node: LazyBuffer) -> bool:

@@ -149,4 +149,5 @@ def _entries(step: LoopStep) -> list[Any]:
     if isinstance(step.runner, BufferCopy):
         operand = step.operands[0]
         return [*memory, operand.size * operand.dtype.itemsize]
-    return [*memory, *step.runner.vars]
+    assert isinstance(step.runner, CompiledASTRunner)
+    return [*memory, *step.runner.fixed, *step.runner.vars]
