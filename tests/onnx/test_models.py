@@ -17,7 +17,12 @@ from onnx import TensorProto, helper, numpy_helper  # noqa: E402
 import ferrule  # noqa: E402
 from ferrule import Tensor, TinyJit, cli, nn  # noqa: E402
 from ferrule.errors import ShapeError  # noqa: E402
-from ferrule.nn.state import get_parameters, get_state_dict, load_state_dict  # noqa: E402
+from ferrule.nn.state import (  # noqa: E402
+    functional_call,
+    get_parameters,
+    get_state_dict,
+    load_state_dict,
+)
 from ferrule.onnx import Model, OnnxError, load  # noqa: E402
 
 Array = npt.NDArray[Any]
@@ -86,6 +91,17 @@ def test_inputs_go_by_position_and_by_name() -> None:
     close(model(x=Tensor(x)), expected(x))
     assert model.inputs[0] == ("x", "dtypes.float32", ("n", 4))
     assert [output.name for output in model.outputs] == ["y"]
+    assert repr(model) == "Model(x: float32[n, 4] -> y: float32[n, 2])"
+
+
+def test_a_model_is_a_function_of_its_parameters_and_of_one_row() -> None:
+    model = load(mlp().SerializeToString())
+    x = Tensor(examples(3))
+    state = get_state_dict(model)
+    slopes = ferrule.grad(lambda w: functional_call(model, w, x).sum())(state)
+    np.testing.assert_allclose(slopes["fc1.bias"].shape, (300,))
+    rows = ferrule.vmap(lambda row: model(row.unsqueeze(0)).squeeze(0))(x)
+    close(rows, expected(x.numpy()))
 
 
 @pytest.mark.parametrize(
@@ -399,7 +415,7 @@ def command(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, s
 def test_info_shows_the_parts_of_a_model(capsys: pytest.CaptureFixture[str], path: str) -> None:
     status, out, _ = command(capsys, "info", path, "--size", "n=2")
     assert status == 0
-    assert "x: float32 nx4" in out
+    assert "x: float32[n, 4]" in out
     assert "2,100 in 3 tensors" in out
     assert "2 MatMul" in out
 

@@ -70,8 +70,7 @@ def info(path: str, given: Sequence[str], sizes: Sequence[str]) -> int:
     model = load(path)
     for what, ports in (("input", model.inputs), ("output", model.outputs)):
         for port in ports:
-            shape = "?" if port.shape is None else "x".join(str(size or "?") for size in port.shape)
-            print(f"{what:<12s}{port.name}: {port.dtype.removeprefix('dtypes.')} {shape}")
+            print(f"{what:<12s}{port}")
     state = get_state_dict(model).values()
     count = sum(prod(tensor.shape) for tensor in state)
     size = sum(prod(tensor.shape) * tensor.dtype.itemsize for tensor in state)

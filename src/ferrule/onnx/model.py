@@ -27,6 +27,10 @@ class Port(NamedTuple):
     shape: tuple[int | str | None, ...] | None
     """Sizes; a name for one that may vary, None for one that is not known."""
 
+    def __str__(self) -> str:
+        sizes = "..." if self.shape is None else ", ".join(str(size or "?") for size in self.shape)
+        return f"{self.name}: {self.dtype.removeprefix('dtypes.')}[{sizes}]"
+
 
 class Model:
     """A model of ONNX: call it with its inputs, by position or by name.
@@ -68,6 +72,10 @@ class Model:
         values: dict[str, Value] = {**vars(self), **self._bound(args, kwargs)}
         self._graph.run(values)
         return values
+
+    def __repr__(self) -> str:
+        inputs, outputs = (", ".join(map(str, ports)) for ports in (self.inputs, self.outputs))
+        return f"Model({inputs} -> {outputs})"
 
     @property
     def nodes(self) -> Sequence[Node]:
