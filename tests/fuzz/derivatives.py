@@ -70,8 +70,8 @@ HALVES = words("maximum minimum fmax fmin")
 # one in their slopes at both 1 and -1, where one element comes in as another one leaves, and of a
 # sign that changes together with a size.
 AT_ROUND_NUMBERS = words(
-    """lp_pool1d lp_pool2d lp_pool3d pinv pinverse multilabel_margin_loss smooth_l1_loss huber_loss
-    SmoothL1Loss HuberLoss copysign"""
+    """lp_pool1d lp_pool2d lp_pool3d LPPool1d LPPool2d LPPool3d pinv pinverse multilabel_margin_loss
+    smooth_l1_loss huber_loss SmoothL1Loss HuberLoss copysign"""
 )
 
 
