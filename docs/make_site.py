@@ -57,6 +57,8 @@ NAV: dict[str, list[str]] = {
     "Guide": [
         "docs/coming-from.md",
         "docs/coming-from-pytorch.md",
+        "docs/onnx.md",
+        "docs/pytorch-models.md",
         "docs/array-api.md",
         "docs/performance.md",
     ],
