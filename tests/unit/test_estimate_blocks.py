@@ -8,7 +8,9 @@ import numpy as np
 import pytest
 from tests.gpus import nvidia
 from tests.kernels import load, matmul, store, total
+from tests.planning import forget
 
+from ferrule import Tensor
 from ferrule.codegen.analysis.index_values import index_values
 from ferrule.codegen.block_accesses import Access, holding_part, mean_iterations
 from ferrule.codegen.estimate_blocks import BlockWork, block_cycles, least_block_cycles
@@ -16,9 +18,10 @@ from ferrule.codegen.kernel import Kernel, Kind, Loop
 from ferrule.codegen.linearizer import Linearizer
 from ferrule.codegen.opt import Opt
 from ferrule.dtype import dtypes
+from ferrule.fusion import make_schedule
 from ferrule.ir.expr import INDEX, TRUE, Expr, cast, const, less, range_
 from ferrule.ir.expr import load as element
-from ferrule.ops import LazyOp
+from ferrule.ops import BufferOps, LazyOp
 
 H100 = nvidia("sm_90a")
 THREAD, ROW = range_("thread", 32), range_("row", 64)
@@ -144,3 +147,12 @@ def test_parts_share_out_what_few_blocks_do() -> None:
     many = BlockWork(scheduled(store(total(load(1, 4096, 4096), 1))), H100)
     assert one.estimate(16).busiest < one.estimate().busiest / 4
     assert many.estimate(16).cycles >= 0.99 * many.estimate().cycles
+
+
+def test_an_index_may_be_computed_of_floats() -> None:
+    """As the places of a quantile are."""
+    forget()
+    x = Tensor([1.0, 2.0, 3.0, 4.0, 5.0]).realize()
+    for item in make_schedule([x.nanquantile([0]).lazydata]).items:
+        if isinstance(item.ast.op, BufferOps):
+            assert Linearizer(item.ast, H100).linearize().uops

@@ -12,6 +12,7 @@ from typing import Any, Final, TypeAlias
 
 import numpy as np
 
+from ferrule.ir.dtype import dtypes
 from ferrule.ir.expr import Expr, ExprOp, toposort
 
 Places: TypeAlias = Mapping[Expr, Any]
@@ -26,6 +27,11 @@ def _quotient(a: Any, b: Any) -> Any:
 
 def _remainder(a: Any, b: Any) -> Any:
     return a % np.maximum(b, 1)
+
+
+def _whole(value: Any) -> Any:
+    """Values of floats as integers."""
+    return np.clip(np.nan_to_num(value), -(1 << 31), 1 << 31).astype(np.int64)
 
 
 def _clamped(a: Any, b: Any) -> Any:
@@ -86,9 +92,10 @@ def sampled(root: Expr, places: Places, sample: Any = 0) -> Any:
         elif e.op is ExprOp.RANGE:
             known[e] = places.get(e, 0)
         elif e.op in (ExprOp.LOAD, ExprOp.READ):
-            known[e] = (sum(src[:1]) + sample) * _MIX % (1 << 31) >> 4
+            known[e] = (_whole(sum(src[:1])) + sample) * _MIX % (1 << 31) >> 4
         elif e.op in _OPERATIONS:
             known[e] = _OPERATIONS[e.op](*src)
-        else:  # a cast of an index, as a rule
-            known[e] = src[0] if src else 0
+        else:  # a cast of an index, as a rule; an index may be computed of floats
+            value = src[0] if src else 0
+            known[e] = value if dtypes.is_float(e.dtype) else _whole(value)
     return known[root]
