@@ -156,6 +156,18 @@ def test_running_means_want_no_gradient() -> None:
     model = loaded(nodes, [port("x", [2, 3])], [port("y", [2, 3])], weights)
     wanted = {name: tensor.requires_grad for name, tensor in get_state_dict(model).items()}
     assert wanted == {"scale": True, "shift": True, "mean": False, "variance": False}
+    assert [name for name, _ in model.named_parameters()] == ["scale", "shift"]
+    assert [name for name, _ in model.named_buffers()] == ["mean", "variance"]
+    assert list(model.state_dict()) == names
+
+
+def test_means_of_each_element_are_refused() -> None:
+    names = ["scale", "shift", "mean", "variance"]
+    weights = {name: np.ones((3,), np.float32) for name in names}
+    nodes = [helper.make_node("BatchNormalization", ["x", *names], ["y"], spatial=0)]
+    model = loaded(nodes, [port("x", [2, 3])], [port("y", [2, 3])], weights, version=7)
+    with pytest.raises(OnnxError, match="means of each element"):
+        model(np.zeros((2, 3), np.float32))
 
 
 def test_a_model_is_trained_and_captured() -> None:

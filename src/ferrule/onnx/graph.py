@@ -154,9 +154,10 @@ class Node(NamedTuple):
         while given and given[-1] is None:
             given.pop()
         attributes = {name: _attribute_value(value, values) for name, value in self.attributes}
+        named = entry.arguments(attributes)
         if entry.wants_count:
-            attributes["n_outputs"] = len(self.outputs)
-        result = entry.function(*given, **attributes)
+            named["n_outputs"] = len(self.outputs)
+        result = entry.function(*given, **named)
         return result if type(result) is tuple else (result,)
 
 

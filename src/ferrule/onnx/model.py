@@ -12,6 +12,7 @@ import numpy as np
 from ferrule.autograd import no_grad
 from ferrule.ir.buffer import AllocationSizeError
 from ferrule.ir.dtype import dtypes
+from ferrule.nn.module import Layer
 from ferrule.onnx.graph import Builder, Graph, Node, unsupported, versions_of, without_rules
 from ferrule.onnx.values import Array, Constant, OnnxError, Value, as_tensor, dtype_of
 from ferrule.onnx.weights import Weight, mapped, split
@@ -32,15 +33,15 @@ class Port(NamedTuple):
         return f"{self.name}: {self.dtype.removeprefix('dtypes.')}[{sizes}]"
 
 
-class Model:
+class Model(Layer):
     """A model of ONNX: call it with its inputs, by position or by name.
 
-    Its tensors have the names that they have in the file: `nn.state.get_state_dict(model)` lists
-    them, `load_state_dict` replaces them, and an optimiser takes `get_parameters(model)`.
+    Its tensors have the names that they have in the file: `model.state_dict()` lists them,
+    `load_state_dict` replaces them, and an optimiser takes `model.parameters()`.
     """
 
-    # The attributes are its tensors.
-    __slots__ = ("__dict__", "__weakref__", "_graph", "_host", "inputs", "outputs")
+    # Only its tensors are in its `__dict__`.
+    __slots__ = ("_graph", "_host", "inputs", "outputs")
 
     def __init__(self, proto: Any, weights: Sequence[Weight]) -> None:
         from onnx import numpy_helper
@@ -55,7 +56,10 @@ class Model:
         used, statistics = _uses(graph)
         for name, array in arrays.items():
             if name in used and dtypes.is_float(dtypes.from_np(array.dtype)):
-                vars(self)[name] = Tensor(array, requires_grad=name not in statistics)
+                if name in statistics:
+                    self.register_buffer(name, Tensor(array, requires_grad=False))
+                else:
+                    self.register_parameter(name, Tensor(array, requires_grad=True))
             else:
                 constants.append((name, Constant.of(array, name in needed)))
         with no_grad():
@@ -155,8 +159,8 @@ def load(source: str | os.PathLike[str] | bytes) -> Model:
 
     The weights, those in files beside it too, are mapped into memory and copied once, into the
     model's tensors. Called with tensors or NumPy arrays, by position or by name, the model gives a
-    tensor, or a tuple of several. It works in `TinyJit`, `grad` and `vmap`, and can be trained:
-    `nn.state.get_state_dict(model)` has its tensors under the names in the file.
+    tensor, or a tuple of several. It is an `nn.Module`: `state_dict()` has its tensors under the
+    names in the file, `parameters()` those to train. It works in `TinyJit`, `grad` and `vmap`.
 
     Raises `OnnxError` if the model is not valid, or has operators or data types that are not
     supported: the message lists them all.

@@ -3,13 +3,15 @@
 A rule is a function. Its positional parameters are the operator's inputs, in their order, its
 keyword parameters are the attributes, under their names, with the defaults of the standard. Inputs
 that may be left out have the default None. An input that is annotated with `Host` is an array that
-is known on the host. A keyword parameter `n_outputs` tells how many outputs are wanted.
+is known on the host. A keyword parameter whose default is a named tuple takes the attributes that
+are its fields, which several operators share. A keyword parameter `n_outputs` tells how many
+outputs are wanted.
 """
 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, Final, NamedTuple, TypeVar
 
 from ferrule.onnx.values import Host
@@ -28,6 +30,8 @@ class Entry(NamedTuple):
     attributes: frozenset[str]
     required: frozenset[str]
     """The attributes without a default."""
+    groups: tuple[tuple[str, type[Any]], ...]
+    """The keyword parameters that take several attributes, and the named tuples of these."""
     wants_count: bool
     """Whether the rule asks for the number of outputs."""
     by_reference: bool = False
@@ -42,6 +46,14 @@ class Entry(NamedTuple):
     def is_host(self, position: int) -> bool:
         """Whether an input is needed on the host."""
         return "Host" in self.annotation(position)
+
+    def arguments(self, attributes: Mapping[str, Any]) -> dict[str, Any]:
+        """The keyword arguments for the attributes of a node."""
+        arguments = dict(attributes)
+        for name, group in self.groups:
+            fields = {f: arguments.pop(f) for f in group._fields if f in arguments}
+            arguments[name] = group(**fields)
+        return arguments
 
     def is_statistic(self, position: int) -> bool:
         """Whether no gradient is wanted of an input."""
@@ -66,15 +78,18 @@ def rule(operator: str, since: int = 1, domain: str = "") -> Callable[[Rule], Ru
 def _entry(function: Callable[..., Any], since: int) -> Entry:
     parameters = inspect.signature(function).parameters.values()
     inputs = [p for p in parameters if p.kind in (p.POSITIONAL_OR_KEYWORD, p.VAR_POSITIONAL)]
-    named = [p for p in parameters if p.kind is p.KEYWORD_ONLY]
+    named = [p for p in parameters if p.kind is p.KEYWORD_ONLY and p.name != "n_outputs"]
+    groups = tuple((p.name, type(p.default)) for p in named if hasattr(p.default, "_fields"))
+    attributes = {p.name for p in named}.difference(name for name, _ in groups)
     return Entry(
         function,
         since,
         tuple(str(p.annotation) for p in inputs),
         bool(inputs) and inputs[-1].kind is inspect.Parameter.VAR_POSITIONAL,
-        frozenset(p.name for p in named) - {"n_outputs"},
-        frozenset(p.name for p in named if p.default is p.empty) - {"n_outputs"},
-        any(p.name == "n_outputs" for p in named),
+        frozenset(attributes.union(*(group._fields for _, group in groups))),
+        frozenset(p.name for p in named if p.default is p.empty),
+        groups,
+        any(p.name == "n_outputs" for p in parameters),
     )
 
 

@@ -9,6 +9,7 @@ import numpy as np
 
 from ferrule.autograd import no_grad
 from ferrule.ir.dtype import DType
+from ferrule.nn.module import Layer
 from ferrule.tensor import Tensor
 from ferrule.torch.graph import Graph, graph_of
 from ferrule.torch.registry import rule_for
@@ -35,7 +36,7 @@ class Kept:
         self.tensor = tensor
 
 
-class Model:
+class Model(Layer):
     """A model of PyTorch: a function of tensors, which holds its parameters and buffers.
 
     It is called as PyTorch's model is, with tensors or NumPy arrays, and returns tensors in the
@@ -61,10 +62,10 @@ class Model:
                 continue
             place = (value.data_ptr(), tuple(value.shape), value.stride(), value.dtype)
             tensor = made.setdefault(place, shared(value)) if value.numel() else shared(value)
-            if name in parameters and value.requires_grad:
-                tensor.requires_grad_(True)
-            if name in program.state_dict:
-                vars(self)[name] = tensor
+            if name in parameters:
+                self.register_parameter(name, tensor.requires_grad_(value.requires_grad))
+            elif name in program.state_dict:
+                self.register_buffer(name, tensor)
             else:
                 self._hidden[name] = Kept(tensor)
         self._effects = tuple(

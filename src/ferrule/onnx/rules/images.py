@@ -12,7 +12,7 @@ import numpy as np
 
 from ferrule.ir.dtype import dtypes
 from ferrule.onnx.registry import rule
-from ferrule.onnx.rules.windows import around_of
+from ferrule.onnx.rules.windows import PLAIN, Window
 from ferrule.onnx.values import Array, Host, OnnxError, ints
 from ferrule.tensor import Tensor
 
@@ -221,43 +221,6 @@ def _interpolated(x: Tensor, at: Sequence[Tensor]) -> Tensor:
     return reduce(add, parts)
 
 
-def _bicubic(x: Tensor, at: Sequence[Tensor], fold: Callable[[Tensor, int], Tensor]) -> Tensor:
-    """Images at points between elements, by four elements around each along each axis."""
-    lower = [place.floor() for place in at]
-    weights = [_cubic_weights(place - low) for place, low in zip(at, lower, strict=True)]
-    parts = []
-    for taps in product(range(4), repeat=len(at)):
-        weight = reduce(mul, [weights[axis][tap] for axis, tap in enumerate(taps)])
-        places = [
-            fold(low + tap - 1, axis)
-            for axis, (low, tap) in enumerate(zip(lower, taps, strict=True))
-        ]
-        parts.append(_sample(x, places) * weight.unsqueeze(1))
-    return reduce(add, parts)
-
-
-def _cubic_weights(t: Tensor) -> list[Tensor]:
-    """The weights of the four elements around a point, `t` behind the second of them."""
-    a = -0.75
-
-    def near(d: Tensor) -> Tensor:
-        return ((a + 2) * d - (a + 3)) * d * d + 1
-
-    def far(d: Tensor) -> Tensor:
-        return ((d - 5) * d + 8) * a * d - 4 * a
-
-    return [far(t + 1), near(t), near(1 - t), far(2 - t)]
-
-
-def _reflected(place: Tensor, low: float, high: float) -> Tensor:
-    """Places beyond an end, as many places before it."""
-    if high <= low:
-        return place * 0
-    period = 2 * (high - low)
-    offset = (place - low).mod(period)
-    return low + (offset > high - low).where(period - offset, offset)
-
-
 @rule("GridSample", 16)
 def grid_sample(
     x: Tensor,
@@ -267,32 +230,8 @@ def grid_sample(
     mode: str = "linear",
     padding_mode: str = "zeros",
 ) -> Tensor:
-    sizes = x.shape[2:]
-    n, points = grid.shape[0], grid.shape[1:-1]
-    flat = grid.reshape(n, -1, len(sizes))
-    at = []
-    for axis, size in enumerate(sizes):
-        place = flat[..., len(sizes) - 1 - axis]
-        at.append((place + 1) / 2 * (size - 1) if align_corners else ((place + 1) * size - 1) / 2)
-
-    def fold(place: Tensor, axis: int) -> Tensor:
-        size = sizes[axis]
-        if padding_mode == "border":
-            return place.clip(0, size - 1)
-        if padding_mode == "reflection":
-            low, high = (0.0, size - 1.0) if align_corners else (-0.5, size - 0.5)
-            return _reflected(place, low, high).clip(0, size - 1)
-        return place
-
-    mode = {"bilinear": "linear", "bicubic": "cubic"}.get(mode, mode)
-    if mode == "nearest":
-        y = _sample(x, [fold(place.round(), axis) for axis, place in enumerate(at)])
-    elif mode == "linear":
-        folded = [fold(place, axis) for axis, place in enumerate(at)]
-        y = _interpolated(x, folded)
-    else:
-        y = _bicubic(x, at, fold)
-    return y.reshape(n, x.shape[1], *points).cast(x.dtype)
+    mode = {"linear": "bilinear", "cubic": "bicubic"}.get(mode, mode)
+    return x.grid_sample(grid, mode, padding_mode, bool(align_corners)).cast(x.dtype)
 
 
 @rule("AffineGrid", 20)
@@ -504,27 +443,23 @@ def deform_conv(
     b: Tensor | None = None,
     mask: Tensor | None = None,
     *,
-    dilations: Sequence[int] | None = None,
+    window: Window = PLAIN,
     group: int = 1,
-    kernel_shape: Sequence[int] | None = None,
     offset_group: int = 1,
-    pads: Sequence[int] | None = None,
-    strides: Sequence[int] | None = None,
 ) -> Tensor:
     if x.ndim != 4:
         raise OnnxError("deformable convolutions of images with 2 axes only are supported")
-    strides, dilations = strides or [1, 1], dilations or [1, 1]
-    around = around_of("NOTSET", pads, x.shape[2:], w.shape[2:], strides, dilations)
+    windows = window.on(x.shape[2:], w.shape[2:])
     n, channels = x.shape[:2]
-    kernel, counts = w.shape[2:], offset.shape[2:]
-    taps = list(product(*map(range, kernel)))
+    counts = windows.counts
+    taps = list(product(*map(range, windows.kernel)))
     moved = offset.reshape(n, offset_group, len(taps), 2, *counts)
     columns = []
     for number, tap in enumerate(taps):
         at = []
         for axis in range(2):
-            start = tap[axis] * dilations[axis] - around[axis][0]
-            base = Tensor.arange(counts[axis], dtype=x.dtype) * strides[axis] + start
+            start = tap[axis] * windows.dilations[axis] - windows.around[axis][0]
+            base = Tensor.arange(counts[axis], dtype=x.dtype) * windows.strides[axis] + start
             base = base.reshape(*((-1, 1) if axis == 0 else (1, -1)))
             place = moved[:, :, number, axis] + base
             at.append(place.reshape(n * offset_group, -1))

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from ferrule.ir.dtype import dtypes
 from ferrule.onnx.registry import rule
-from ferrule.onnx.values import Host, Statistic, dtype_of
+from ferrule.onnx.values import Host, OnnxError, Statistic, dtype_of
 from ferrule.tensor import Tensor
 
 
@@ -50,6 +50,8 @@ def batch_normalization_old(
     spatial: int = 1,
     n_outputs: int = 1,
 ) -> Tensor | tuple[Tensor, ...]:
+    if not spatial:
+        raise OnnxError("means of each element are not supported, only of each channel")
     training = int(n_outputs > 1)
     return batch_normalization(
         x, scale, bias, mean, variance, epsilon=epsilon, momentum=momentum, training_mode=training
@@ -140,11 +142,7 @@ def local_response_normalization(
 
 @rule("LpNormalization")
 def lp_normalization(x: Tensor, *, axis: int = -1, p: int = 2) -> Tensor:
-    size = x.abs() if p == 1 else x * x
-    norm = size.sum(axis, keepdim=True)
-    if p == 2:
-        norm = norm.sqrt()
-    return (norm == 0).where(0.0, x / (norm == 0).where(1.0, norm)).cast(x.dtype)
+    return x.normalize(p, axis)
 
 
 # Dropout

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from ferrule.ir.dtype import DType, dtypes
 from ferrule.onnx.registry import rule
 from ferrule.onnx.rules.elementwise import cast
 from ferrule.onnx.rules.products import integer_product
-from ferrule.onnx.rules.windows import integer_convolution
+from ferrule.onnx.rules.windows import PLAIN, Window, conv_integer
 from ferrule.onnx.values import dtype_of, number_of
 from ferrule.tensor import Tensor
 
@@ -25,11 +23,10 @@ def _spread(values: Tensor, x: Tensor, axis: int, block: int) -> Tensor:
     return values.reshape(*shape)
 
 
-def quantized(x: Tensor, scale: Tensor, zero: Tensor | None, dtype: DType) -> Tensor:
-    """The nearest quantised numbers."""
-    scaled = x / scale
+def quantized(scaled: Tensor, zero: Tensor | None, dtype: DType, saturate: int = 1) -> Tensor:
+    """The nearest quantised numbers to numbers that are divided by the scale."""
     if dtypes.is_float(dtype):
-        return cast(scaled, to=number_of(dtype))
+        return cast(scaled, to=number_of(dtype), saturate=saturate)
     rounded = scaled.round()
     if zero is not None:
         rounded = rounded + zero.cast(rounded.dtype)
@@ -55,7 +52,8 @@ def quantize_linear(
     if not dtypes.is_float(wide.dtype):
         wide = wide.cast(dtypes.float32)
     offset = None if zero_point is None else _spread(zero_point, x, axis, block_size)
-    return quantized(wide, _spread(scale, x, axis, block_size).cast(wide.dtype), offset, dtype)
+    scaled = wide / _spread(scale, x, axis, block_size).cast(wide.dtype)
+    return quantized(scaled, offset, dtype, saturate)
 
 
 @rule("DequantizeLinear", 10)
@@ -106,7 +104,7 @@ def q_linear_matmul(
     if scale.numel() == 1:
         scale = scale.reshape(())
     offset = y_zero.reshape(()) if y_zero.numel() == 1 else y_zero
-    return quantized(total * scale, Tensor(1.0), offset, y_zero.dtype)
+    return quantized(total * scale, offset, y_zero.dtype)
 
 
 @rule("QLinearConv", 10)
@@ -121,20 +119,12 @@ def q_linear_conv(
     y_zero: Tensor,
     bias: Tensor | None = None,
     *,
-    auto_pad: str = "NOTSET",
-    dilations: Sequence[int] | None = None,
+    window: Window = PLAIN,
     group: int = 1,
-    kernel_shape: Sequence[int] | None = None,
-    pads: Sequence[int] | None = None,
-    strides: Sequence[int] | None = None,
 ) -> Tensor:
-    total = integer_convolution(
-        x, w, x_zero, w_zero, auto_pad=auto_pad, dilations=dilations, group=group, pads=pads,
-        strides=strides,
-    )  # fmt: skip
+    total = conv_integer(x, w, x_zero, w_zero, window=window, group=group)
     if bias is not None:
         total = total + bias.reshape(-1, *(1,) * (x.ndim - 2))
     scale = x_scale.reshape(()) * w_scale / y_scale.reshape(())
     scale = scale.reshape(()) if scale.numel() == 1 else scale.reshape(1, -1, *(1,) * (x.ndim - 2))
-    scaled = total.cast(dtypes.float32) * scale
-    return quantized(scaled, Tensor(1.0), y_zero.reshape(()), y_zero.dtype)
+    return quantized(total.cast(dtypes.float32) * scale, y_zero.reshape(()), y_zero.dtype)

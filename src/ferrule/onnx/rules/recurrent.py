@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import NamedTuple
 
 from ferrule.onnx.registry import rule
 from ferrule.onnx.values import OnnxError
@@ -44,20 +44,40 @@ _WITH_ALPHA = {
 _WITH_BETA = {"affine", "hardsigmoid", "scaledtanh"}
 
 
-def _activations(
-    names: Sequence[str],
-    alphas: Sequence[float] | None,
-    betas: Sequence[float] | None,
-) -> list[Activation]:
-    alpha, beta = iter(alphas or ()), iter(betas or ())
-    return [
-        _activation(
-            name,
-            next(alpha, None) if name.lower() in _WITH_ALPHA else None,
-            next(beta, None) if name.lower() in _WITH_BETA else None,
-        )
-        for name in names
-    ]
+class Settings(NamedTuple):
+    """The attributes that all recurrent layers have."""
+
+    activation_alpha: Sequence[float] | None = None
+    activation_beta: Sequence[float] | None = None
+    activations: Sequence[str] | None = None
+    clip: float | None = None
+    direction: str = "forward"
+    hidden_size: int | None = None
+    layout: int = 0
+
+    def functions(self, usual: Sequence[str], sides: int) -> list[list[Activation]]:
+        """The activation functions of each direction; `usual` are those that none is given for."""
+        names = self.activations or list(usual) * sides
+        alpha, beta = iter(self.activation_alpha or ()), iter(self.activation_beta or ())
+        found = [
+            _activation(
+                name,
+                next(alpha, None) if name.lower() in _WITH_ALPHA else None,
+                next(beta, None) if name.lower() in _WITH_BETA else None,
+            )
+            for name in names
+        ]
+        if self.clip is not None:
+            found = [_clipped(function, self.clip) for function in found]
+        each = len(found) // sides
+        return [found[side * each : (side + 1) * each] for side in range(sides)]
+
+    def is_backwards(self, side: int) -> bool:
+        """Whether a direction begins at the last step."""
+        return self.direction == "reverse" or side == 1
+
+
+USUAL = Settings()
 
 
 class _Direction:
@@ -69,14 +89,13 @@ class _Direction:
         r: Tensor,
         b: Tensor | None,
         functions: list[Activation],
-        clip: float | None,
     ) -> None:
         self.w, self.r = w, r
         self.size = r.shape[-1]
         gates = r.shape[0]
         self.input_bias = None if b is None else b[:gates]
         self.state_bias = None if b is None else b[gates:]
-        self.functions = functions if clip is None else [_clipped(f, clip) for f in functions]
+        self.functions = functions
 
     def part(self, values: Tensor, gate: int) -> Tensor:
         """The part of a gate, along the last axis."""
@@ -88,45 +107,34 @@ def _clipped(function: Activation, bound: float) -> Activation:
 
 
 def _layer(
+    settings: Settings,
+    usual: Sequence[str],
+    cell: Callable[[_Direction, Tensor, State, int], State],
     x: Tensor,
     w: Tensor,
     r: Tensor,
     b: Tensor | None,
     lengths: Tensor | None,
-    starts: Sequence[Tensor | None],
-    direction: str,
-    layout: int,
-    names: Sequence[str],
-    settings: tuple[Any, Any, Any, Any],
-    cell: Callable[[_Direction, Tensor, State, int], State],
+    *starts: Tensor | None,
 ) -> tuple[Tensor, ...]:
     """A layer in one direction or both: all outputs, and the last ones of each state."""
-    given, alphas, betas, clip = settings
-    if layout:
+    if settings.layout:
         x = x.transpose(0, 1)
-    batch = x.shape[1]
-    count = w.shape[0]
-    functions = _activations(given or list(names) * count, alphas, betas)
-    each = len(functions) // count
     outputs, lasts = [], []
-    for side in range(count):
-        backwards = direction == "reverse" or side == 1
-        weights = _Direction(
-            w[side], r[side], None if b is None else b[side],
-            functions[side * each : (side + 1) * each], clip,
-        )  # fmt: skip
+    for side, functions in enumerate(settings.functions(usual, w.shape[0])):
+        weights = _Direction(w[side], r[side], None if b is None else b[side], functions)
         first = tuple(
-            Tensor.zeros(batch, weights.size, dtype=x.dtype)
+            Tensor.zeros(x.shape[1], weights.size, dtype=x.dtype)
             if start is None
-            else (start[:, side] if layout else start[side])
+            else (start[:, side] if settings.layout else start[side])
             for start in starts
         )
-        ys, last = _run(weights, x, lengths, first, backwards, side, cell)
+        ys, last = _run(weights, x, lengths, first, settings.is_backwards(side), side, cell)
         outputs.append(ys)
         lasts.append(last)
     y = Tensor.stack(*outputs, dim=1)  # (steps, directions, batch, size)
     states = [Tensor.stack(*parts) for parts in zip(*lasts, strict=True)]
-    if layout:
+    if settings.layout:
         y, states = y.permute(2, 0, 1, 3), [state.transpose(0, 1) for state in states]
     return (y, *states)
 
@@ -167,13 +175,7 @@ def rnn(
     sequence_lens: Tensor | None = None,
     initial_h: Tensor | None = None,
     *,
-    activation_alpha: Sequence[float] | None = None,
-    activation_beta: Sequence[float] | None = None,
-    activations: Sequence[str] | None = None,
-    clip: float | None = None,
-    direction: str = "forward",
-    hidden_size: int | None = None,
-    layout: int = 0,
+    settings: Settings = USUAL,
 ) -> tuple[Tensor, ...]:
     def cell(d: _Direction, given: Tensor, state: State, side: int) -> State:
         total = given + state[0] @ d.r.transpose(0, 1)
@@ -181,10 +183,7 @@ def rnn(
             total = total + d.state_bias
         return (d.functions[0](total),)
 
-    settings = (activations, activation_alpha, activation_beta, clip)
-    return _layer(
-        x, w, r, b, sequence_lens, [initial_h], direction, layout, ["Tanh"], settings, cell
-    )
+    return _layer(settings, ["Tanh"], cell, x, w, r, b, sequence_lens, initial_h)
 
 
 @rule("GRU", 7)
@@ -196,13 +195,7 @@ def gru(
     sequence_lens: Tensor | None = None,
     initial_h: Tensor | None = None,
     *,
-    activation_alpha: Sequence[float] | None = None,
-    activation_beta: Sequence[float] | None = None,
-    activations: Sequence[str] | None = None,
-    clip: float | None = None,
-    direction: str = "forward",
-    hidden_size: int | None = None,
-    layout: int = 0,
+    settings: Settings = USUAL,
     linear_before_reset: int = 0,
 ) -> tuple[Tensor, ...]:
     def cell(d: _Direction, given: Tensor, state: State, side: int) -> State:
@@ -220,11 +213,7 @@ def gru(
         new = g(d.part(given, 2) + inner)
         return ((1 - update) * new + update * h,)
 
-    settings = (activations, activation_alpha, activation_beta, clip)
-    return _layer(
-        x, w, r, b, sequence_lens, [initial_h], direction, layout, ["Sigmoid", "Tanh"], settings,
-        cell,
-    )  # fmt: skip
+    return _layer(settings, ["Sigmoid", "Tanh"], cell, x, w, r, b, sequence_lens, initial_h)
 
 
 @rule("LSTM", 7)
@@ -238,14 +227,8 @@ def lstm(
     initial_c: Tensor | None = None,
     p: Tensor | None = None,
     *,
-    activation_alpha: Sequence[float] | None = None,
-    activation_beta: Sequence[float] | None = None,
-    activations: Sequence[str] | None = None,
-    clip: float | None = None,
-    direction: str = "forward",
-    hidden_size: int | None = None,
+    settings: Settings = USUAL,
     input_forget: int = 0,
-    layout: int = 0,
 ) -> tuple[Tensor, ...]:
     def cell(d: _Direction, given: Tensor, state: State, side: int) -> State:
         h, c = state
@@ -263,8 +246,5 @@ def lstm(
         new = kept * c + entering * g(d.part(total, 3))
         return f(peeped(1, 1, new)) * out(new), new
 
-    settings = (activations, activation_alpha, activation_beta, clip)
-    return _layer(
-        x, w, r, b, sequence_lens, [initial_h, initial_c], direction, layout,
-        ["Sigmoid", "Tanh", "Tanh"], settings, cell,
-    )  # fmt: skip
+    usual = ["Sigmoid", "Tanh", "Tanh"]
+    return _layer(settings, usual, cell, x, w, r, b, sequence_lens, initial_h, initial_c)

@@ -7,31 +7,28 @@ import numpy as np
 from ferrule import fft
 from ferrule.onnx.registry import on_host, rule
 from ferrule.onnx.values import Host, dtype_of, ints
+from ferrule.signal import windows
 from ferrule.tensor import Tensor
 
 
-def _window(size: Host, dtype: int, periodic: int, weights: tuple[float, ...]) -> Tensor:
-    """A sum of cosines: 2 pi k n / N for each weight, by its place k."""
+def _window(size: Host, dtype: int, periodic: int, *weights: float) -> Tensor:
     (count,) = ints(size)
-    period = count if periodic else count - 1
-    at = 2 * np.pi * np.arange(count) / period
-    values = sum(w * np.cos(k * at) for k, w in enumerate(weights))
-    return Tensor(np.asarray(values)).cast(dtype_of(dtype))
+    return windows.general_cosine(count, a=weights, sym=not periodic).cast(dtype_of(dtype))
 
 
 @rule("HannWindow", 17)
 def hann_window(size: Host, *, output_datatype: int = 1, periodic: int = 1) -> Tensor:
-    return _window(size, output_datatype, periodic, (0.5, -0.5))
+    return _window(size, output_datatype, periodic, 0.5, 0.5)
 
 
 @rule("HammingWindow", 17)
 def hamming_window(size: Host, *, output_datatype: int = 1, periodic: int = 1) -> Tensor:
-    return _window(size, output_datatype, periodic, (25 / 46, -21 / 46))
+    return _window(size, output_datatype, periodic, 25 / 46, 21 / 46)
 
 
 @rule("BlackmanWindow", 17)
 def blackman_window(size: Host, *, output_datatype: int = 1, periodic: int = 1) -> Tensor:
-    return _window(size, output_datatype, periodic, (0.42, -0.5, 0.08))
+    return _window(size, output_datatype, periodic, 0.42, 0.5, 0.08)
 
 
 @rule("DFT", 20)

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from functools import reduce
 from itertools import product
 from math import ceil, floor, prod
+from operator import add
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -18,71 +21,111 @@ from ferrule.tensor import Tensor
 Pairs = list[tuple[int, int]]
 
 
-def same_padding(
-    auto_pad: str, sizes: Sequence[int], kernel: Sequence[int], strides: Sequence[int],
-    dilations: Sequence[int],
-) -> Pairs:  # fmt: skip
-    """What is to be added around an image so that its size, divided by the strides, stays."""
-    around: Pairs = []
-    for size, k, stride, dilation in zip(sizes, kernel, strides, dilations, strict=True):
-        count = ceil(size / stride)
-        missing = max((count - 1) * stride + dilation * (k - 1) + 1 - size, 0)
-        less, more = missing // 2, missing - missing // 2
-        around.append((less, more) if auto_pad == "SAME_UPPER" else (more, less))
-    return around
+class Window(NamedTuple):
+    """The attributes that say how windows move over an image."""
+
+    auto_pad: str = "NOTSET"
+    dilations: Sequence[int] | None = None
+    kernel_shape: Sequence[int] | None = None
+    pads: Sequence[int] | None = None
+    strides: Sequence[int] | None = None
+
+    def on(self, sizes: Sequence[int], kernel: Sequence[int], ceil_mode: int = 0) -> Windows:
+        """The windows on an image."""
+        ones = [1] * len(kernel)
+        steps = list(zip(kernel, self.strides or ones, self.dilations or ones, strict=True))
+        around = self._around(sizes, steps)
+        rounding = ceil if ceil_mode and self.auto_pad == "NOTSET" else floor
+        counts, beyond = [], []
+        for size, (before, after), (k, stride, dilation) in zip(sizes, around, steps, strict=True):
+            reach = dilation * (k - 1) + 1
+            count = rounding((size + before + after - reach) / stride) + 1
+            if rounding is ceil and (count - 1) * stride >= size + before:
+                count -= 1  # a window must begin in the image, or in what is before it
+            counts.append(count)
+            beyond.append((0, (count - 1) * stride + reach - size - before - after))
+        _, strides, dilations = zip(*steps, strict=True)
+        return Windows(tuple(kernel), strides, dilations, around, tuple(counts), beyond)
+
+    def _around(self, sizes: Sequence[int], steps: Sequence[tuple[int, int, int]]) -> Pairs:
+        n = len(sizes)
+        if self.auto_pad == "NOTSET" and self.pads:
+            return list(zip(self.pads[:n], self.pads[n:], strict=True))
+        if self.auto_pad in ("NOTSET", "VALID"):
+            return [(0, 0)] * n
+        # So that the size, divided by the stride, stays.
+        around: Pairs = []
+        for size, (k, stride, dilation) in zip(sizes, steps, strict=True):
+            missing = (ceil(size / stride) - 1) * stride + dilation * (k - 1) + 1 - size
+            around.append(self.halves(max(missing, 0)))
+        return around
+
+    def halves(self, width: int) -> tuple[int, int]:
+        """The parts of a width before and after an image, the larger one where it should be."""
+        less, more = width // 2, width - width // 2
+        return (less, more) if self.auto_pad == "SAME_UPPER" else (more, less)
 
 
-def around_of(
-    auto_pad: str, pads: Sequence[int] | None, sizes: Sequence[int], kernel: Sequence[int],
-    strides: Sequence[int], dilations: Sequence[int],
-) -> Pairs:  # fmt: skip
-    """What is added around an image, as the attributes of an operator say."""
-    if auto_pad in ("SAME_UPPER", "SAME_LOWER"):
-        return same_padding(auto_pad, sizes, kernel, strides, dilations)
-    if auto_pad == "VALID" or not pads:
-        return [(0, 0)] * len(kernel)
-    n = len(kernel)
-    return list(zip(pads[:n], pads[n:], strict=True))
+PLAIN = Window()
+"""Windows that move by one element, on nothing but the image."""
 
 
-def convolve(
-    x: Tensor,
-    w: Tensor,
-    bias: Tensor | None,
-    around: Pairs,
-    strides: Sequence[int],
-    dilations: Sequence[int],
-    group: int,
-) -> Tensor:
-    """A convolution of images with 1, 2 or 3 axes."""
-    n = w.ndim - 2
-    method = {1: Tensor.conv1d, 2: Tensor.conv2d, 3: Tensor.conv3d}.get(n)
-    if method is None:
-        raise OnnxError(f"convolutions of images with {n} axes are not supported")
-    if any(before != after for before, after in around):
-        x = padded(x, [(0, 0), (0, 0), *around], "constant", 0)
-        around = [(0, 0)] * n
-    padding = tuple(before for before, _ in around)
-    return method(x, w, bias, tuple(strides), padding, tuple(dilations), group)
+class Windows(NamedTuple):
+    """Windows on an image: how they move, what is added around it, and how many there are."""
+
+    kernel: tuple[int, ...]
+    strides: tuple[int, ...]
+    dilations: tuple[int, ...]
+    around: Pairs
+    counts: tuple[int, ...]
+    """The number of windows along each axis."""
+    beyond: Pairs
+    """What the last windows reach beyond that; below zero where they end before."""
+
+    def grown(self, x: Tensor, value: Any, beyond: Any) -> Tensor:
+        """Images with a value around them, and another beyond that."""
+        return on_images(on_images(x, self.around, value), self.beyond, beyond)
+
+    def parts(self, grown: Tensor) -> list[Tensor]:
+        """For each place in a window what is there, of all windows."""
+        return [
+            grown[(slice(None), slice(None), *map(_taps, place, *self._steps))]
+            for place in product(*map(range, self.kernel))
+        ]
+
+    @property
+    def _steps(self) -> tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]:
+        return self.dilations, self.strides, self.counts
+
+
+def _taps(at: int, dilation: int, stride: int, count: int) -> slice:
+    """What one place in all windows sees along an axis."""
+    start = at * dilation
+    return slice(start, start + (count - 1) * stride + 1, stride)
+
+
+def on_images(x: Tensor, around: Pairs, value: Any) -> Tensor:
+    """Images (batch, channels, sizes) with elements before and after each axis of sizes."""
+    return padded(x, [(0, 0), (0, 0), *around], "constant", value)
+
+
+_CONVOLUTIONS = {1: Tensor.conv1d, 2: Tensor.conv2d, 3: Tensor.conv3d}
+_TRANSPOSED = {1: Tensor.conv_transpose1d, 2: Tensor.conv_transpose2d, 3: Tensor.conv_transpose3d}
 
 
 @rule("Conv")
 def conv(
-    x: Tensor,
-    w: Tensor,
-    b: Tensor | None = None,
-    *,
-    auto_pad: str = "NOTSET",
-    dilations: Sequence[int] | None = None,
-    group: int = 1,
-    kernel_shape: Sequence[int] | None = None,
-    pads: Sequence[int] | None = None,
-    strides: Sequence[int] | None = None,
+    x: Tensor, w: Tensor, b: Tensor | None = None, *, window: Window = PLAIN, group: int = 1
 ) -> Tensor:
-    ones = [1] * (w.ndim - 2)
-    strides, dilations = strides or ones, dilations or ones
-    around = around_of(auto_pad, pads, x.shape[2:], w.shape[2:], strides, dilations)
-    return convolve(x, w, b, around, strides, dilations, group)
+    if w.ndim - 2 not in _CONVOLUTIONS:
+        raise OnnxError(f"convolutions of images with {w.ndim - 2} axes are not supported")
+    windows = window.on(x.shape[2:], w.shape[2:])
+    around = windows.around
+    if any(before != after for before, after in around):
+        x, around = on_images(x, around, 0), [(0, 0)] * len(around)
+    padding = tuple(before for before, _ in around)
+    method = _CONVOLUTIONS[w.ndim - 2]
+    return method(x, w, b, windows.strides, padding, windows.dilations, group)
 
 
 @rule("ConvInteger", 10)
@@ -92,73 +135,25 @@ def conv_integer(
     x_zero: Tensor | None = None,
     w_zero: Tensor | None = None,
     *,
-    auto_pad: str = "NOTSET",
-    dilations: Sequence[int] | None = None,
+    window: Window = PLAIN,
     group: int = 1,
-    kernel_shape: Sequence[int] | None = None,
-    pads: Sequence[int] | None = None,
-    strides: Sequence[int] | None = None,
-) -> Tensor:
-    return integer_convolution(
-        x, w, x_zero, w_zero, auto_pad=auto_pad, dilations=dilations, group=group, pads=pads,
-        strides=strides,
-    )  # fmt: skip
-
-
-def integer_convolution(
-    x: Tensor,
-    w: Tensor,
-    x_zero: Tensor | None,
-    w_zero: Tensor | None,
-    *,
-    auto_pad: str,
-    dilations: Sequence[int] | None,
-    group: int,
-    pads: Sequence[int] | None,
-    strides: Sequence[int] | None,
 ) -> Tensor:
     """A convolution of 8-bit numbers less their zero points, in int32."""
-    if group > 1 or w.ndim != 4:
+    if group > 1:
         if w_zero is not None and w_zero.ndim:
             w_zero = w_zero.reshape(-1, *(1,) * (w.ndim - 1))
-        x, w = _shifted(x, x_zero), _shifted(w, w_zero)
-        return conv(
-            x, w, auto_pad=auto_pad, dilations=dilations, group=group, pads=pads, strides=strides
-        )
+        return conv(_shifted(x, x_zero), _shifted(w, w_zero), window=window, group=group)
     # A product of matrices, as there are instructions for these: filters x windows.
-    strides, dilations = strides or (1, 1), dilations or (1, 1)
-    around = around_of(auto_pad, pads, x.shape[2:], w.shape[2:], strides, dilations)
-    edges = [(0, 0), (0, 0), *around]
-    if any(width for edge in around for width in edge):
-        inside = padded(
-            Tensor.ones(1, 1, *x.shape[2:], dtype=dtypes.bool), edges, "constant", False
-        )
-        x = inside.where(padded(x, edges, "constant", 0), 0 if x_zero is None else x_zero)
-    n, _, *sizes = x.shape
-    counts = [
-        (size - dilation * (k - 1) - 1) // stride + 1
-        for size, k, stride, dilation in zip(sizes, w.shape[2:], strides, dilations, strict=True)
-    ]
-    windows = [
-        x[
-            :,
-            :,
-            _taps(i, dilations[0], strides[0], counts[0]),
-            _taps(j, dilations[1], strides[1], counts[1]),
-        ]
-        for i, j in product(*map(range, w.shape[2:]))
-    ]
-    columns = windows[0] if len(windows) == 1 else Tensor.stack(*windows, dim=2)
-    columns = columns.reshape(n, -1, prod(counts))
-    filters = w.reshape(w.shape[0], -1)
-    y = integer_product(filters, columns, w_zero, x_zero)
-    return y.reshape(n, w.shape[0], *counts)
-
-
-def _taps(at: int, dilation: int, stride: int, count: int) -> slice:
-    """What one place in all windows sees along an axis."""
-    start = at * dilation
-    return slice(start, start + (count - 1) * stride + 1, stride)
+    windows = window.on(x.shape[2:], w.shape[2:])
+    grown = windows.grown(x, 0, 0)
+    if x_zero is not None and any(before or after for before, after in windows.around):
+        ones = Tensor.ones(1, 1, *x.shape[2:], dtype=dtypes.bool)
+        grown = windows.grown(ones, False, False).where(grown, x_zero)
+    parts = windows.parts(grown)
+    columns = parts[0] if len(parts) == 1 else Tensor.stack(*parts, dim=2)
+    columns = columns.reshape(x.shape[0], -1, prod(windows.counts))
+    y = integer_product(w.reshape(w.shape[0], -1), columns, w_zero, x_zero)
+    return y.reshape(x.shape[0], w.shape[0], *windows.counts)
 
 
 def _shifted(x: Tensor, zero: Tensor | None) -> Tensor:
@@ -172,100 +167,35 @@ def conv_transpose(
     w: Tensor,
     b: Tensor | None = None,
     *,
-    auto_pad: str = "NOTSET",
-    dilations: Sequence[int] | None = None,
+    window: Window = PLAIN,
     group: int = 1,
-    kernel_shape: Sequence[int] | None = None,
     output_padding: Sequence[int] | None = None,
     output_shape: Sequence[int] | None = None,
-    pads: Sequence[int] | None = None,
-    strides: Sequence[int] | None = None,
 ) -> Tensor:
     n = w.ndim - 2
-    ones = [1] * n
-    strides, dilations, extra = strides or ones, dilations or ones, output_padding or [0] * n
-    full = [
-        (size - 1) * stride + (k - 1) * dilation + 1 + more
-        for size, stride, k, dilation, more in zip(
-            x.shape[2:], strides, w.shape[2:], dilations, extra, strict=True
-        )
-    ]
-    if output_shape is None and auto_pad in ("SAME_UPPER", "SAME_LOWER"):
-        output_shape = [size * stride for size, stride in zip(x.shape[2:], strides, strict=True)]
+    windows = window.on(x.shape[2:], w.shape[2:])
+    extra = output_padding or [0] * n
+    if output_shape is None and window.auto_pad.startswith("SAME"):
+        output_shape = [s * stride for s, stride in zip(x.shape[2:], windows.strides, strict=True)]
+    around = windows.around
     if output_shape is not None:
         around = []
-        for size, wanted in zip(full, output_shape[-n:], strict=True):
-            missing = size - wanted
-            if missing < 0:  # beyond the last window
-                around.append((0, missing))
-                continue
-            less, more = missing // 2, missing - missing // 2
-            around.append((less, more) if auto_pad == "SAME_UPPER" else (more, less))
-    else:
-        around = around_of(auto_pad, pads, x.shape[2:], w.shape[2:], strides, dilations)
-    method = {1: Tensor.conv_transpose1d, 2: Tensor.conv_transpose2d, 3: Tensor.conv_transpose3d}
-    y = method[n](x, w, b, stride=tuple(strides), dilation=tuple(dilations), groups=group)
+        for axis, wanted in enumerate(output_shape[-n:]):
+            reach = windows.dilations[axis] * (w.shape[2 + axis] - 1) + 1
+            full = (x.shape[2 + axis] - 1) * windows.strides[axis] + reach + extra[axis]
+            missing = full - wanted
+            # What is wanted beyond the last window comes after it.
+            around.append((0, missing) if missing < 0 else window.halves(missing))
+    y = _TRANSPOSED[n](x, w, b, stride=windows.strides, dilation=windows.dilations, groups=group)
     edges = [(-before, more - after) for (before, after), more in zip(around, extra, strict=True)]
     if b is None or all(after <= 0 for _, after in edges):
-        return padded(y, [(0, 0), (0, 0), *edges], "constant", 0)
+        return on_images(y, edges, 0)
     # What lies beyond the last window has the bias alone.
-    bias = b.reshape(1, -1, *ones)
-    return padded(y - bias, [(0, 0), (0, 0), *edges], "constant", 0) + bias
+    bias = b.reshape(1, -1, *(1,) * n)
+    return on_images(y - bias, edges, 0) + bias
 
 
 # Pooling
-
-
-class _Windows:
-    """Where the windows of a pooling are: what is added around an image, and their number."""
-
-    def __init__(
-        self,
-        x: Tensor,
-        kernel: Sequence[int],
-        strides: Sequence[int] | None,
-        dilations: Sequence[int] | None,
-        pads: Sequence[int] | None,
-        auto_pad: str,
-        ceil_mode: int,
-    ) -> None:
-        ones = [1] * len(kernel)
-        self.kernel = tuple(kernel)
-        self.strides, self.dilations = tuple(strides or ones), tuple(dilations or ones)
-        sizes = x.shape[2:]
-        self.around = around_of(auto_pad, pads, sizes, kernel, self.strides, self.dilations)
-        self.counts: list[int] = []
-        self.extended: Pairs = []
-        rounding = ceil if ceil_mode and auto_pad == "NOTSET" else floor
-        for axis, size in enumerate(sizes):
-            before, after = self.around[axis]
-            stride = self.strides[axis]
-            reach = self.dilations[axis] * (self.kernel[axis] - 1) + 1
-            count = rounding((size + before + after - reach) / stride) + 1
-            if rounding is ceil and (count - 1) * stride >= size + before:
-                count -= 1  # a window must begin in the image, or in what is before it
-            self.counts.append(count)
-            self.extended.append((before, max((count - 1) * stride + reach - size - before, 0)))
-
-    def parts(self, x: Tensor, value: float) -> list[Tensor]:
-        """For each place in a window what is there, of all windows; `value` is outside."""
-        grown = padded(x, [(0, 0), (0, 0), *self.extended], "constant", value)
-        return [
-            grown[(slice(None), slice(None), *self._where(place))]
-            for place in product(*map(range, self.kernel))
-        ]
-
-    def _where(self, place: Sequence[int]) -> list[slice]:
-        axes = zip(place, self.dilations, self.strides, self.counts, strict=True)
-        return [_taps(*axis) for axis in axes]
-
-    @property
-    def is_plain(self) -> bool:
-        """Whether equally much is added on both sides, and no window reaches farther."""
-        return all(
-            b == a and e <= a for (b, a), (_, e) in zip(self.around, self.extended, strict=True)
-        )
-
 
 _MAX_POOLS = {1: Tensor.max_pool1d, 2: Tensor.max_pool2d, 3: Tensor.max_pool3d}
 _AVERAGE_POOLS = {1: Tensor.avg_pool1d, 2: Tensor.avg_pool2d, 3: Tensor.avg_pool3d}
@@ -275,147 +205,99 @@ _AVERAGE_POOLS = {1: Tensor.avg_pool1d, 2: Tensor.avg_pool2d, 3: Tensor.avg_pool
 def max_pool(
     x: Tensor,
     *,
-    kernel_shape: Sequence[int],
-    auto_pad: str = "NOTSET",
+    window: Window = PLAIN,
     ceil_mode: int = 0,
-    dilations: Sequence[int] | None = None,
-    pads: Sequence[int] | None = None,
     storage_order: int = 0,
-    strides: Sequence[int] | None = None,
     n_outputs: int = 1,
 ) -> Tensor | tuple[Tensor, Tensor]:
-    n = len(kernel_shape)
-    windows = _Windows(x, kernel_shape, strides, dilations, pads, auto_pad, ceil_mode)
+    windows = window.on(x.shape[2:], kernel_of(window), ceil_mode)
     lowest = float("-inf") if dtypes.is_float(x.dtype) else dtypes.min(x.dtype)
-    around = windows.extended
-    grown = padded(x, [(0, 0), (0, 0), *around], "constant", lowest)
-    pool = _MAX_POOLS[n]
+    grown = windows.grown(x, lowest, lowest)
+    how = (windows.kernel, windows.strides, 0, windows.dilations)
+    pool = _MAX_POOLS[len(windows.kernel)]
     if n_outputs == 1:
-        y = pool(grown, windows.kernel, windows.strides, 0, windows.dilations)
-        return as_tensor(y).cast(x.dtype)
-    y, places = pool(
-        grown, windows.kernel, windows.strides, 0, windows.dilations, return_indices=True
-    )
-    return y.cast(x.dtype), _flat(places, grown.shape[2:], around, x.shape, storage_order)
+        return as_tensor(pool(grown, *how)).cast(x.dtype)
+    y, places = pool(grown, *how, return_indices=True)
+    return as_tensor(y).cast(x.dtype), _flat(places, grown, windows.around, x, storage_order)
 
 
-def _flat(
-    places: Tensor,
-    grown: Sequence[int],
-    around: Pairs,
-    shape: Sequence[int],
-    storage_order: int,
-) -> Tensor:
+def kernel_of(window: Window) -> Sequence[int]:
+    """The sizes of a window; raises `OnnxError` if they are missing."""
+    if window.kernel_shape is None:
+        raise OnnxError("the attribute kernel_shape is missing")
+    return window.kernel_shape
+
+
+def _flat(places: Tensor, grown: Tensor, around: Pairs, x: Tensor, storage_order: int) -> Tensor:
     """Places in each padded image as places in all images; the last axis first if asked for."""
-    sizes = list(shape[2:])
+    sizes = list(x.shape[2:])
     rest = places.cast(dtypes.int64)
     coordinates: list[Tensor] = []
-    for size, (before, _) in zip(reversed(grown), reversed(around), strict=True):
+    for size, (before, _) in zip(reversed(grown.shape[2:]), reversed(around), strict=True):
         coordinates.insert(0, rest % size - before)
         rest = rest.div(size, rounding_mode="floor")
     if storage_order:
         coordinates, sizes = coordinates[::-1], sizes[::-1]
-    flat = coordinates[0]
+    flat: Tensor = coordinates[0]
     for coordinate, size in zip(coordinates[1:], sizes[1:], strict=True):
         flat = flat * size + coordinate
-    images = Tensor.arange(shape[0] * shape[1], dtype=dtypes.int64) * prod(sizes)
-    return flat + images.reshape(shape[0], shape[1], *(1,) * len(sizes))
+    images = Tensor.arange(x.shape[0] * x.shape[1], dtype=dtypes.int64) * prod(sizes)
+    found: Tensor = flat + images.reshape(*x.shape[:2], *(1,) * len(sizes))
+    return found
 
 
 @rule("AveragePool")
 def average_pool(
-    x: Tensor,
-    *,
-    kernel_shape: Sequence[int],
-    auto_pad: str = "NOTSET",
-    ceil_mode: int = 0,
-    count_include_pad: int = 0,
-    dilations: Sequence[int] | None = None,
-    pads: Sequence[int] | None = None,
-    strides: Sequence[int] | None = None,
+    x: Tensor, *, window: Window = PLAIN, ceil_mode: int = 0, count_include_pad: int = 0
 ) -> Tensor:
-    windows = _Windows(x, kernel_shape, strides, dilations, pads, auto_pad, ceil_mode)
-    if windows.is_plain and set(windows.dilations) == {1}:
+    windows = window.on(x.shape[2:], kernel_of(window), ceil_mode)
+    is_even = all(before == after for before, after in windows.around)
+    if is_even and all(end <= 0 for _, end in windows.beyond) and set(windows.dilations) == {1}:
         padding = tuple(before for before, _ in windows.around)
-        pool = _AVERAGE_POOLS[len(kernel_shape)]
-        return pool(
-            x, windows.kernel, windows.strides, padding, count_include_pad=bool(count_include_pad)
-        )
-    total = _sum(windows.parts(x, 0.0))
+        pool = _AVERAGE_POOLS[len(windows.kernel)]
+        counts_all = bool(count_include_pad)
+        mean = pool(x, windows.kernel, windows.strides, padding, count_include_pad=counts_all)
+        return as_tensor(mean)
+    total = reduce(add, windows.parts(windows.grown(x, 0, 0)))
     ones = Tensor.ones(1, 1, *x.shape[2:], dtype=x.dtype)
-    if count_include_pad:
-        edges = [(0, 0), (0, 0), *windows.around]
-        ones = padded(ones, edges, "constant", 1)
-        windows = _Windows(ones, kernel_shape, strides, dilations, None, "NOTSET", ceil_mode)
-        windows.counts = list(total.shape[2:])
-        windows.extended = [
-            (0, max((c - 1) * s + d * (k - 1) + 1 - size, 0))
-            for c, s, d, k, size in zip(
-                windows.counts, windows.strides, windows.dilations, windows.kernel,
-                ones.shape[2:], strict=True,
-            )
-        ]  # fmt: skip
-    return total / _sum(windows.parts(ones, 0.0))
-
-
-def _sum(parts: Sequence[Tensor]) -> Tensor:
-    total = parts[0]
-    for part in parts[1:]:
-        total = total + part
-    return total
+    return total / reduce(add, windows.parts(windows.grown(ones, count_include_pad, 0)))
 
 
 @rule("LpPool", 2)
-def lp_pool(
-    x: Tensor,
-    *,
-    kernel_shape: Sequence[int],
-    auto_pad: str = "NOTSET",
-    ceil_mode: int = 0,
-    dilations: Sequence[int] | None = None,
-    p: int = 2,
-    pads: Sequence[int] | None = None,
-    strides: Sequence[int] | None = None,
-) -> Tensor:
-    windows = _Windows(x, kernel_shape, strides, dilations, pads, auto_pad, ceil_mode)
-    return _sum([part.abs() ** p for part in windows.parts(x, 0.0)]) ** (1 / p)
+def lp_pool(x: Tensor, *, window: Window = PLAIN, ceil_mode: int = 0, p: int = 2) -> Tensor:
+    windows = window.on(x.shape[2:], kernel_of(window), ceil_mode)
+    parts = [part.abs() ** p for part in windows.parts(windows.grown(x, 0, 0))]
+    return reduce(add, parts) ** (1 / p)
 
 
-def _over_image(function: Callable[[Tensor, tuple[int, ...]], Tensor], x: Tensor) -> Tensor:
-    return function(x, tuple(range(2, x.ndim)))
+def _image_axes(x: Tensor) -> tuple[int, ...]:
+    return tuple(range(2, x.ndim))
 
 
 @rule("GlobalAveragePool")
 def global_average_pool(x: Tensor) -> Tensor:
-    return _over_image(lambda x, axes: x.mean(axes, keepdim=True), x)
+    return x.mean(_image_axes(x), keepdim=True)
 
 
 @rule("GlobalMaxPool")
 def global_max_pool(x: Tensor) -> Tensor:
-    return _over_image(lambda x, axes: x.amax(axes, keepdim=True), x)
+    return x.amax(_image_axes(x), keepdim=True)
 
 
 @rule("GlobalLpPool", 2)
 def global_lp_pool(x: Tensor, *, p: int = 2) -> Tensor:
-    return _over_image(lambda x, axes: (x.abs() ** p).sum(axes, keepdim=True) ** (1 / p), x)
+    return (x.abs() ** p).sum(_image_axes(x), keepdim=True) ** (1 / p)
 
 
 @rule("MaxUnpool", 9)
 def max_unpool(
-    x: Tensor,
-    indices: Tensor,
-    output_shape: Host | None = None,
-    *,
-    kernel_shape: Sequence[int],
-    pads: Sequence[int] | None = None,
-    strides: Sequence[int] | None = None,
+    x: Tensor, indices: Tensor, output_shape: Host | None = None, *, window: Window = PLAIN
 ) -> Tensor:
-    n = len(kernel_shape)
-    strides, pads = strides or [1] * n, pads or [0] * 2 * n
+    windows = window.on(x.shape[2:], kernel_of(window))
     sizes = [
-        (size - 1) * stride + k - pads[axis] - pads[axis + n]
-        for axis, (size, stride, k) in enumerate(
-            zip(x.shape[2:], strides, kernel_shape, strict=True)
+        (size - 1) * stride + k - before - after
+        for size, stride, k, (before, after) in zip(
+            x.shape[2:], windows.strides, windows.kernel, windows.around, strict=True
         )
     ]
     shape = [*x.shape[:2], *sizes]
@@ -423,39 +305,27 @@ def max_unpool(
     small = flat.reshape(*shape)
     if output_shape is None:
         return small
-    wanted = ints(output_shape)
     # The places are those of the smaller image.
-    edges = [(0, w - s) for w, s in zip(wanted, shape, strict=True)]
+    edges = [(0, w - s) for w, s in zip(ints(output_shape), shape, strict=True)]
     return padded(small, edges, "constant", 0)
 
 
 @rule("Col2Im", 18)
-def col2im(
-    x: Tensor,
-    image_shape: Host,
-    block_shape: Host,
-    *,
-    dilations: Sequence[int] | None = None,
-    pads: Sequence[int] | None = None,
-    strides: Sequence[int] | None = None,
-) -> Tensor:
-    image, block = ints(image_shape), ints(block_shape)
-    n = len(image)
-    strides, dilations = strides or [1] * n, dilations or [1] * n
-    around = around_of("NOTSET", pads, image, block, strides, dilations)
+def col2im(x: Tensor, image_shape: Host, block_shape: Host, *, window: Window = PLAIN) -> Tensor:
+    image = ints(image_shape)
+    windows = window.on(image, ints(block_shape))
+    around, kernel = windows.around, windows.kernel
     grown = [size + before + after for size, (before, after) in zip(image, around, strict=True)]
     # The place in the padded image of each element: a sum of one for each axis of blocks and image.
     places = np.zeros((1, 1), np.int64)
-    for axis in range(n):
-        count = (grown[axis] - dilations[axis] * (block[axis] - 1) - 1) // strides[axis] + 1
-        inner = np.arange(block[axis])[:, None] * dilations[axis]
-        outer = np.arange(count)[None] * strides[axis]
-        here = inner + outer
-        rows = places[:, None, :, None] * grown[axis] + here[None, :, None, :]
-        places = rows.reshape(places.shape[0] * block[axis], -1)
-    batch, channels = x.shape[0], x.shape[1] // prod(block)
+    for axis, size in enumerate(grown):
+        inner = np.arange(kernel[axis])[:, None] * windows.dilations[axis]
+        outer = np.arange(windows.counts[axis])[None] * windows.strides[axis]
+        rows = places[:, None, :, None] * size + (inner + outer)[None, :, None, :]
+        places = rows.reshape(places.shape[0] * kernel[axis], -1)
+    batch, channels = x.shape[0], x.shape[1] // prod(kernel)
     flat = Tensor(places.reshape(1, 1, -1)).expand(batch, channels, places.size)
     sums = Tensor.zeros(batch, channels, prod(grown), dtype=x.dtype)
     sums = sums.scatter_add(2, flat, x.reshape(batch, channels, -1))
     edges = [(-before, -after) for before, after in around]
-    return padded(sums.reshape(batch, channels, *grown), [(0, 0), (0, 0), *edges], "constant", 0)
+    return on_images(sums.reshape(batch, channels, *grown), edges, 0)
