@@ -323,6 +323,16 @@ def the_class_of_an_object(capture: Capture) -> Iterator[Any]:
     yield from results(f, {5: lambda: setattr(found, "__class__", Second)})
 
 
+def the_attributes_of_a_tuple(capture: Capture) -> Iterator[Any]:
+    class Pair(tuple[int, ...]):
+        k = 1.0
+
+    found = Pair((1, 2))
+    found.k = 2.0
+    f = capture(lambda x: x * found.k)
+    yield from results(f, {5: lambda: setattr(found, "__dict__", {"k": 5.0})})
+
+
 def several_dicts_as_one(capture: Capture) -> Iterator[Any]:
     found = {"a": 1.0}
     whole = collections.ChainMap({}, found)
@@ -445,6 +455,7 @@ CAPTURED = [
     *(builtin_names, a_global_that_hides_a_builtin_name, the_environment),
     *(a_method_of_tensors, the_call_of_a_layer, the_call_of_a_derived_layer),
     *(a_text_that_is_evaluated, defaults_that_are_replaced, the_class_of_an_object),
+    the_attributes_of_a_tuple,
     *(several_dicts_as_one, attributes_of_a_number, a_cached_function),
     *(a_private_attribute, fields_as_a_dict, what_a_function_without_a_result_leaves),
     *(an_error_that_a_function_raises, keywords_of_a_partial, a_clock_and_a_report),

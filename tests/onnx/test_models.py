@@ -15,6 +15,7 @@ onnx = pytest.importorskip("onnx", reason="the onnx package is not installed")
 from onnx import TensorProto, helper, numpy_helper  # noqa: E402
 
 import ferrule  # noqa: E402
+import ferrule.onnx.graph  # noqa: E402
 from ferrule import Tensor, TinyJit, cli, nn  # noqa: E402
 from ferrule.errors import ShapeError  # noqa: E402
 from ferrule.nn.state import (  # noqa: E402
@@ -24,6 +25,7 @@ from ferrule.nn.state import (  # noqa: E402
     load_state_dict,
 )
 from ferrule.onnx import Model, OnnxError, load  # noqa: E402
+from ferrule.onnx.registry import entry_for  # noqa: E402
 
 Array = npt.NDArray[Any]
 Shape = Sequence[int | str]
@@ -239,6 +241,33 @@ def test_what_depends_on_constants_alone_is_computed_once() -> None:
     assert model(np.zeros(3, np.float32)).tolist() == [1, 1, 1]
 
 
+def test_sizes_are_no_parameters() -> None:
+    """Also where they are floats, as the scales of an image are."""
+    nodes = [helper.make_node("Resize", ["x", "", "scales"], ["y"], mode="nearest")]
+    weights = {"scales": np.float32([1, 2])}
+    model = loaded(nodes, [port("x", [1, 2])], [port("y", [1, 4])], weights)
+    assert get_state_dict(model) == {}
+    assert model(np.float32([[1, 2]])).tolist() == [[1, 1, 2, 2]]
+
+
+def test_random_numbers_are_drawn_in_each_call() -> None:
+    nodes = [helper.make_node("RandomNormal", [], ["y"], shape=[8])]
+    model = loaded(nodes, [], [port("y", [8])])
+    assert model().tolist() != model().tolist()
+
+
+def test_large_values_are_not_made_on_the_host(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A mask by the shape of an input is no size, though all that it is made of is known."""
+    nodes = [
+        helper.make_node("Shape", ["x"], ["shape"]),
+        helper.make_node("ConstantOfShape", ["shape"], ["mask"]),
+        helper.make_node("Add", ["x", "mask"], ["y"]),
+    ]
+    model = loaded(nodes, [port("x", ["n", "m"])], [port("y", ["n", "m"])])
+    monkeypatch.delattr(ferrule.onnx.graph, "_reference")
+    assert model(np.ones((2, 3), np.float32)).tolist() == [[1, 1, 1], [1, 1, 1]]
+
+
 # Loops and branches
 
 
@@ -310,6 +339,58 @@ def test_a_loop_ends_when_its_condition_does() -> None:
     model = loaded(nodes, [port("x", [])], [port("y", [])], weights)
     assert model(np.float32(1)).item() == 16
     assert model(np.float32(3)).item() == 12
+
+
+def test_a_loop_of_a_known_number_of_trips_may_end_early() -> None:
+    body = helper.make_graph(
+        [
+            helper.make_node("Add", ["state", "state"], ["next"]),
+            helper.make_node("Less", ["next", "ten"], ["again"]),
+        ],
+        "body",
+        [port("trip", [], TensorProto.INT64), port("going", [], TensorProto.BOOL),
+         port("state", [])],
+        [port("again", [], TensorProto.BOOL), port("next", [])],
+    )  # fmt: skip
+    nodes = [helper.make_node("Loop", ["trips", "", "x"], ["y"], body=body)]
+    weights = {"trips": np.int64(100), "ten": np.float32(10)}
+    model = loaded(nodes, [port("x", [])], [port("y", [])], weights)
+    assert model(np.float32(1)).item() == 16
+
+
+# Attributes
+
+# Values that no tensor has.
+NOT_TAKEN = {("Constant", name) for name in ("sparse_value", "value_string", "value_strings")}
+
+
+def test_every_attribute_of_the_standard_is_taken() -> None:
+    """In all versions of all operators that have a rule."""
+    missing = set()
+    for schema in onnx.defs.get_all_schemas_with_history():
+        entry = None if schema.domain else entry_for(schema.name, schema.since_version)
+        if entry is not None and not entry.by_reference:
+            names = set(schema.attributes) - entry.attributes - {"consumed_inputs"}
+            missing |= {(schema.name, name) for name in names}
+    assert missing == NOT_TAKEN
+
+
+def test_an_attribute_that_is_not_taken_is_refused() -> None:
+    nodes = [helper.make_node("Constant", [], ["y"], value_string="text")]
+    with pytest.raises(OnnxError, match=r"the attributes \['value_string'\] are not supported"):
+        loaded(nodes, [], [port("y", [])])
+
+
+@pytest.mark.parametrize("saturate", [0, 1])
+def test_a_quantisation_saturates_if_asked_for(saturate: int) -> None:
+    zero = helper.make_tensor("zero", TensorProto.FLOAT8E4M3FN, [], [0.0])
+    nodes = [helper.make_node("QuantizeLinear", ["x", "one", "zero"], ["q"], saturate=saturate),
+             helper.make_node("DequantizeLinear", ["q", "one"], ["y"])]  # fmt: skip
+    weights = {"one": np.float32(1)}
+    model = proto(nodes, [port("x", [2])], [port("y", [2])], weights, version=19)
+    model.graph.initializer.append(zero)
+    found = load(model.SerializeToString())(np.float32([2, 1e6])).numpy()
+    np.testing.assert_array_equal(found, [2, 448 if saturate else np.nan])
 
 
 # Files

@@ -133,6 +133,21 @@ def test_the_best_proposal_is_applied() -> None:
     assert "-3" in plan.candidates[1].note
 
 
+def test_what_is_made_beforehand_has_no_part_in_a_choice() -> None:
+    """So that copies of weights change no bits: only the form that is taken knows of them."""
+    seen: list[tuple[int, frozenset[int]]] = []
+
+    def form(plan: Plan, axis: int) -> bool:
+        seen.append((axis, frozenset(plan.constants)))
+        return unrolled(plan, axis, 16)
+
+    kernel = lower(store(load(1, 512, 512)), "kernel")
+    plan = Plan(kernel, TARGET, {1})
+    proposals = [Proposal(str(axis), partial(form, axis=axis)) for axis in (0, 1)]
+    assert plan.best("lanes", *proposals)
+    assert seen == [(0, frozenset()), (1, frozenset()), (1, frozenset({1}))]
+
+
 def test_without_a_proposal_that_suits_nothing_changes() -> None:
     plan = plan_of(load(1, 512, 512))
     before = plan.kernel

@@ -37,6 +37,8 @@ _RANDOM: Final = {
     "RandomUniformLike",
 }  # fmt: skip
 _SHAPES: Final = {"Shape", "Size"}
+_NOTES: Final = {"consumed_inputs"}
+"""Attributes that change no result: whether an input may be overwritten, in the oldest versions."""
 
 
 class Graph(NamedTuple):
@@ -254,6 +256,7 @@ class Builder:
         attributes = [
             (attribute.name, self._attribute(attribute, needed, is_needed))
             for attribute in proto.attribute
+            if attribute.name not in _NOTES
         ]
         node = Node(
             proto.name or f"{proto.op_type} #{place}",

@@ -54,9 +54,7 @@ def _enter_pair(operator: str, function: Callable[[Tensor, Tensor], Tensor]) -> 
 
     # Before version 7 the second one was broadcast only if asked for, from an axis on.
     @rule(operator)
-    def compute_old(
-        x: Tensor, y: Tensor, *, axis: int = -1, broadcast: int = 0, consumed_inputs: Any = None
-    ) -> Tensor:
+    def compute_old(x: Tensor, y: Tensor, *, axis: int = -1, broadcast: int = 0) -> Tensor:
         return function(x, _from_axis(x, y, axis) if broadcast else y)
 
 

@@ -43,7 +43,6 @@ def batch_normalization_old(
     mean: Statistic,
     variance: Statistic,
     *,
-    consumed_inputs: Sequence[int] | None = None,
     epsilon: float = 1e-5,
     is_test: int = 1,
     momentum: float = 0.9,
@@ -176,7 +175,6 @@ def dropout_old(
     *,
     ratio: float = 0.5,
     is_test: int = 1,
-    consumed_inputs: Sequence[int] | None = None,
     n_outputs: int = 1,
 ) -> Tensor | tuple[Tensor, ...]:
     return _dropped(x, ratio, False, n_outputs)

@@ -78,7 +78,7 @@ def reshape(x: Tensor, shape: Host, *, allowzero: int = 0) -> Tensor:
 
 
 @rule("Reshape")
-def reshape_old(x: Tensor, *, shape: Sequence[int], consumed_inputs: Any = None) -> Tensor:
+def reshape_old(x: Tensor, *, shape: Sequence[int]) -> Tensor:
     return reshape(x, np.asarray(shape))
 
 
