@@ -69,6 +69,14 @@ def test_zeros_by_nothing_and_numbers(device: str) -> None:
         assert (x.shape, x.tolist()) == (array.shape, array.tolist())
 
 
+@pytest.mark.parametrize("share", [Tensor.from_numpy, Tensor.from_dlpack])
+def test_a_number_without_axes_is_shared(device: str, share: Callable[..., Tensor]) -> None:
+    array = np.array(2.0)
+    x = share(array, copy=False)
+    array[()] = 7
+    assert (x.shape, x.item()) == ((), 7)
+
+
 def test_the_lender_keeps_its_values(device: str) -> None:
     array = np.ones(3, np.float32)
     x = Tensor.from_numpy(array)

@@ -318,6 +318,9 @@ class _Functions:
         import numpy
 
         described = numpy.dtype(numpy_dtype)
+        known = _by_numpy_dtype.get(described)  # NumPy makes the name anew each time
+        if known is not None:
+            return known
         if not described.isnative:
             raise DTypeError(
                 f"NumPy dtype {described.str!r} is not in this machine's byte order; "
@@ -329,6 +332,7 @@ class _Functions:
                 f"NumPy dtype {described.name!r} has no ferrule dtype; "
                 f"convert it first to one of {', '.join(dtype.name for dtype in dtypes.all)}"
             )
+        _by_numpy_dtype[described] = found
         return found
 
     @staticmethod
@@ -414,3 +418,4 @@ _aliases: dict[str, DType] = {
     "double": dtypes.double,
 }
 _by_numpy_name = {dtype.numpy_name: dtype for dtype in dtypes.all}
+_by_numpy_dtype: dict[Any, DType] = {}  # those that were looked up

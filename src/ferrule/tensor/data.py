@@ -96,6 +96,11 @@ def borrowed(array: Array, device: str) -> TracedValue | None:
     step = array.itemsize
     if array.size == 0:
         return from_host(array, None, device)
+    if array.flags.c_contiguous:
+        buffer = Buffer.lent(device, array.reshape(-1))
+        if buffer is None:
+            return None
+        return TracedValue(LazyBuffer.in_buffer(buffer, array.shape))
     if any(stride % step for stride in array.strides):
         return None
     backwards = [stride < 0 for stride in array.strides]
@@ -107,8 +112,6 @@ def borrowed(array: Array, device: str) -> TracedValue | None:
     buffer = Buffer.lent(device, flat.view(array.dtype))
     if buffer is None:
         return None
-    if array.flags.c_contiguous:
-        return TracedValue(LazyBuffer.from_buffer(buffer, array.shape))
     first = -sum(min(far, 0) for far in reach)
     strides = [stride // step for stride in array.strides]
     memory = LazyBuffer.from_buffer(buffer, (span,))

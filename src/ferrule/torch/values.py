@@ -52,8 +52,6 @@ def shared(theirs: Any, copy: bool | None = None) -> Tensor:
     found = theirs.detach()
     if found.device.type != "cpu":
         found = found.cpu()
-    if not found.ndim:  # of a tensor without axes, the number alone would be taken
-        return Tensor.from_dlpack(found.reshape(1), copy=copy).reshape(())
     return Tensor.from_dlpack(found, copy=copy)
 
 
