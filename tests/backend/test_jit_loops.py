@@ -12,6 +12,7 @@ import ferrule.jit
 from ferrule import nn
 from ferrule.jit import TinyJit
 from ferrule.tensor import Tensor
+from ferrule.transforms import scan
 
 pytestmark = pytest.mark.usefixtures("device")
 
@@ -499,3 +500,21 @@ def test_a_parameter_in_two_places_is_replaced_in_one(anew: bool) -> None:
 
 def _parameter(number: float) -> Tensor:
     return Tensor([number, 2.0]).realize().requires_grad_()
+
+
+def test_results_from_before_a_capture_are_computed_together(device: str) -> None:
+    """A run has one result computed after the capture, and has to give the other one with it."""
+
+    def totals(rows: Tensor) -> tuple[Tensor, Tensor]:
+        return scan(lambda carry, row: (carry + row, carry * row), Tensor.zeros(3), rows)
+
+    captured = TinyJit(totals)
+    values = np.arange(12, dtype=np.float32).reshape(4, 3)
+    for _ in range(4):
+        rows = Tensor(values, device=device)
+        waiting = totals(rows)
+        captured(rows)
+        last, products = waiting
+        assert last.tolist() == values.sum(0).tolist()
+        before = np.cumsum(values, 0) - values
+        assert products.tolist() == (before * values).tolist()

@@ -168,24 +168,23 @@ class LazyBuffer(Node):
         run = _find(key)
         if run is None:
             run = _make(LoadOps.CUSTOM, sources, runner, (size,), dtypes.uint8, device, key)
+            run.results = {}
         return [run.result(number, *result) for number, result in enumerate(results)]
 
     def result(self, number: int, shape: Sequence[sint], dtype: DType) -> LazyBuffer:
         """A result of this run, which has several."""
-        srcs = (self,)
-        key = (LoadOps.RESULT, srcs, number)
-        found = _find(key)
-        return found or _make(LoadOps.RESULT, srcs, number, _sizes(shape), dtype, self.device, key)
+        reference = self.results.get(number)
+        found: LazyBuffer | None = None if reference is None else reference()
+        if found is None:
+            found = _make(LoadOps.RESULT, (self,), number, _sizes(shape), dtype, self.device)
+            self.results[number] = ref(found)
+        return found
 
     def live_results(self) -> list[LazyBuffer]:
-        """The results of this run that something refers to."""
-        maker = self.maker
-        if maker is None:
-            return []
-        srcs = (self,)
-        numbers = range(self.arg.n_results)
-        entries = [maker.nodes.get((LoadOps.RESULT, srcs, number)) for number in numbers]
-        return [node for entry in entries if entry is not None and (node := entry()) is not None]
+        """The results of this run that something refers to; none of a run made by `like`."""
+        known = getattr(self, "results", {})
+        entries = [known[number] for number in sorted(known)]
+        return [node for entry in entries if (node := entry()) is not None]
 
     @property
     def st(self) -> View:

@@ -49,6 +49,7 @@ class Node:
         "op",
         "owner",
         "realized",
+        "results",
         "serial",
         "shape",
         "srcs",
@@ -63,6 +64,11 @@ class Node:
     realized: Buffer | None
     owner: object | None
     """The token of the `Storage` whose version this is."""
+    results: dict[int, ref[Any]]
+    """The results of a run that has several, by their numbers; other nodes have no such attribute.
+
+    They are found here and not in a table, which a capture empties: a run has to give all of them
+    at once."""
     serial: int
     """Counts nodes as they are made."""
     maker: ThreadState | None
