@@ -143,10 +143,13 @@ class _Builder:
 
     def _constant(self, node: Any) -> Node:
         from torch import Tensor as Theirs
+        from torch.fx import GraphModule
 
         value: Any = self._module
         for part in node.target.split("."):
             value = getattr(value, part)
+        if isinstance(value, GraphModule):  # the body of a loop, or a branch
+            return Node(node.name, node.op, _same, (graph_of(value),), (), self._places[node], ())
         if not isinstance(value, Theirs):
             self._problems.append(f"node {node.name!r}: a {type(value).__name__} as an argument")
             return Node(node.name, node.op, _nothing, (), (), self._places[node], ())
@@ -180,18 +183,21 @@ def _nothing(*args: Any, **kwargs: Any) -> Any:
 
 
 def _name(target: Any) -> str:
-    name: str = str(target)
-    return name if name.startswith("aten.") else getattr(target, "__name__", name)
+    from torch._ops import OpOverload
+
+    return str(target if isinstance(target, OpOverload) else getattr(target, "__name__", target))
 
 
 def _function(node: Any) -> Callable[..., Any] | None:
     """The rule of a node, or the host's function of sizes; None if there is none."""
-    from torch._ops import OpOverload
+    from torch._ops import HigherOrderOperator, OpOverload
 
     if node.op != "call_function":
         return None
     if isinstance(node.target, OpOverload):
         return rule_for(str(node.target))
+    if isinstance(node.target, HigherOrderOperator):
+        return rule_for(f"higher_order.{node.target}.default")
     target: Callable[..., Any] = node.target
     of_sizes = target.__module__ in _HOST_MODULES or target.__name__.startswith("sym_")
     return target if of_sizes and not _has_tensor(node) else None

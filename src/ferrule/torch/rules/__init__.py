@@ -2,6 +2,7 @@
 
 from ferrule.torch.rules import (
     attention,
+    control,
     elementwise,
     indexing,
     normalization,
@@ -14,6 +15,7 @@ from ferrule.torch.rules import (
 
 __all__ = [
     "attention",
+    "control",
     "elementwise",
     "indexing",
     "normalization",

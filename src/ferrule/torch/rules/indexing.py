@@ -217,10 +217,7 @@ def embedding_bag(
     include_last_offset: bool = False,
     padding_idx: int = -1,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """The bags, then what PyTorch keeps for the way back, of which ours needs nothing.
-
-    Of these, the bag of each index and the sizes of bags are as PyTorch has them.
-    """
+    """The bags, then for the way back: the bag of each index, the sizes of bags, largest rows."""
     found = indices.embedding_bag(
         weight,
         offsets,
@@ -233,10 +230,58 @@ def embedding_bag(
     starts = int64(offsets)
     place = Tensor.arange(indices.shape[0], dtype=dtypes.int64).unsqueeze(1)
     bag = (place >= starts[: found.shape[0]]).sum(1) - 1
-    ends = starts[1:] if include_last_offset else _ends(starts, indices.shape[0])
-    sizes = ends - starts[: found.shape[0]]
-    return found, int64(bag), sizes, sizes
+    counted = (indices != padding_idx).cast(dtypes.int64)
+    sizes = Tensor.zeros(found.shape[0], dtype=dtypes.int64).index_add(0, bag, counted)
+    largest = _largest(weight[indices], found, bag, indices) if mode == 2 else sizes
+    return found, int64(bag), sizes, largest
 
 
-def _ends(starts: Tensor, count: int) -> Tensor:
-    return Tensor.cat([starts[1:], Tensor.full((1,), count, dtype=dtypes.int64)])
+def _largest(rows: Tensor, found: Tensor, bag: Tensor, indices: Tensor) -> Tensor:
+    """For each bag and column, the index whose row has the largest element; the first of them."""
+    count = indices.shape[0]
+    place = Tensor.arange(count, dtype=dtypes.int64).unsqueeze(1)
+    candidates = (rows == found[bag]).where(place, count)
+    firsts = Tensor.full(found.shape, count, dtype=dtypes.int64).scatter_reduce(
+        0, bag.unsqueeze(1).expand(*candidates.shape), candidates, "amin"
+    )
+    return int64(indices[firsts.clamp(max=count - 1)])
+
+
+@rule("_embedding_bag_backward")
+def embedding_bag_backward(
+    grad: Tensor,
+    indices: Tensor,
+    offsets: Tensor,
+    offset2bag: Tensor,
+    bag_size: Tensor,
+    maximum_indices: Tensor,
+    num_weights: int,
+    scale_grad_by_freq: bool,
+    mode: int,
+    sparse: bool,
+    per_sample_weights: Tensor | None,
+    padding_idx: int = -1,
+) -> Tensor:
+    if mode == 2:
+        filled = (bag_size > 0).unsqueeze(1).where(grad, 0)
+        zeros = Tensor.zeros(num_weights, grad.shape[-1], dtype=grad.dtype)
+        return zeros.scatter_add(0, maximum_indices, filled)
+    rows = grad / bag_size.clamp(min=1).unsqueeze(1).cast(grad.dtype) if mode == 1 else grad
+    rows = rows[offset2bag]
+    if per_sample_weights is not None:
+        rows = rows * per_sample_weights.unsqueeze(1)
+    return embedding_dense_backward(rows, indices, num_weights, padding_idx, scale_grad_by_freq)
+
+
+@rule("_embedding_bag_per_sample_weights_backward")
+def embedding_bag_per_sample_weights_backward(
+    grad: Tensor,
+    weight: Tensor,
+    indices: Tensor,
+    offsets: Tensor,
+    offset2bag: Tensor,
+    mode: int,
+    padding_idx: int = -1,
+) -> Tensor:
+    products = (grad[offset2bag] * weight[indices]).sum(1)
+    return (indices == padding_idx).where(0, products)

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from ferrule.ir.dtype import DType
 from ferrule.tensor import Tensor
 from ferrule.torch.registry import enter_rule, rule
-from ferrule.torch.values import Number, pairs
+from ferrule.torch.values import Number, TorchError, pairs
 from ferrule.transforms.derivatives import vjp
 
 
@@ -26,6 +27,30 @@ def addmm(
     if beta == 0:
         return product  # even where the tensor has NaN
     return product + (self if beta == 1 else self * beta)
+
+
+@rule("_grouped_mm")
+def grouped_mm(
+    self: Tensor,
+    mat2: Tensor,
+    offs: Tensor | None = None,
+    bias: Tensor | None = None,
+    out_dtype: DType | None = None,
+) -> Tensor:
+    """Each group of rows, which end at `offs`, times its own matrix, as experts compute."""
+    if self.ndim == 3 and mat2.ndim == 3:
+        product = self @ mat2
+    elif self.ndim == 2 and mat2.ndim == 3 and offs is not None:
+        rows = Tensor.arange(self.shape[0], dtype=offs.dtype)
+        group = (rows.unsqueeze(1) >= offs).sum(1).clamp(max=mat2.shape[0] - 1)
+        product = (self.unsqueeze(1) @ mat2[group]).squeeze(1)
+    else:
+        raise TorchError(
+            f"_grouped_mm of {self.ndim} by {mat2.ndim} axes is not supported; the second operand "
+            "has three, a matrix for each group"
+        )
+    summed = product if bias is None else product + bias
+    return summed.cast(out_dtype or self.dtype)
 
 
 @rule("linear")

@@ -203,6 +203,11 @@ def argsort(
     return sort(self, dim, descending)[1]
 
 
+@rule("histc")
+def histc(self: Tensor, bins: int = 100, min: Number = 0, max: Number = 0) -> Tensor:
+    return self.histc(bins, min, max).cast(self.dtype)
+
+
 @rule("topk")
 def topk(
     self: Tensor, k: int, dim: int = -1, largest: bool = True, sorted: bool = True
