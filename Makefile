@@ -64,6 +64,7 @@ bench-cuda: ## Measure on a GPU, against the peers that this Python has; it inst
 	.torch-venv/bin/$(INSTALL) "torch==2.13.0" --retries 0 --timeout 15 \
 		--index-url https://download.pytorch.org/whl/cpu || \
 		.torch-venv/bin/$(INSTALL) "torch==2.13.0"
+	.torch-venv/bin/$(INSTALL) "torchvision==0.28.0" timm transformers
 	@touch $@
 
 # What depends on the interpreter: captures, threads, and the graph, whose nodes hold each other.
