@@ -10,7 +10,7 @@ through its nodes again in each call.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from functools import lru_cache
 from typing import Any, Final, NamedTuple
 
@@ -37,6 +37,7 @@ _RANDOM: Final = {
     "RandomUniformLike",
 }  # fmt: skip
 _SHAPES: Final = {"Shape", "Size"}
+_TENSORS: Final = ("Tensor", "Statistic", "Scale")
 _NOTES: Final = {"consumed_inputs"}
 """Attributes that change no result: whether an input may be overwritten, in the oldest versions."""
 
@@ -59,29 +60,29 @@ class Graph(NamedTuple):
                     values[name] = value
         return [values[name] for name in self.outputs]
 
-    def folded(self, needed: set[str]) -> Graph:
+    def folded(self, needed: set[str], left: Set[str] = frozenset()) -> Graph:
         """The graph without the nodes that depend on constants alone: they are run now.
 
-        `needed` are the names whose values are needed on the host.
+        `needed` are the names whose values are needed on the host, `left` operators to be left.
         """
         values: Environment = dict(self.constants)
-        left = []
+        nodes = []
         for node in self.nodes:
             known = all(not name or name in values for name in node.inputs)
-            if not known or node.graphs or node.operator in _RANDOM:
-                left.append(node)
+            if not known or node.graphs or node.operator in _RANDOM or node.operator in left:
+                nodes.append(node)
                 continue
             for name, value in zip(node.outputs, node.run(values), strict=False):
                 if name:
                     keeps = value is None or isinstance(value, list)
                     values[name] = value if keeps else as_host(value)
-        wanted = {name for node in left for name in node.all_inputs()} | {*self.outputs}
+        wanted = {name for node in nodes for name in node.all_inputs()} | {*self.outputs}
         kept = [
             (name, Constant.of(value, name in needed) if isinstance(value, np.ndarray) else value)
             for name, value in values.items()
             if name in wanted
         ]
-        return self._replace(nodes=tuple(left), constants=tuple(kept))
+        return self._replace(nodes=tuple(nodes), constants=tuple(kept))
 
     def all_nodes(self) -> Iterator[Node]:
         """The nodes, and those of the graphs inside them."""
@@ -186,7 +187,7 @@ def _converted(value: Value, annotation: str) -> Value:
         return value
     if "Host" in annotation:
         return as_host(value)
-    return as_tensor(value) if "Tensor" in annotation or "Statistic" in annotation else value
+    return as_tensor(value) if any(name in annotation for name in _TENSORS) else value
 
 
 def _attribute_value(value: Any, values: Environment) -> Any:

@@ -13,6 +13,7 @@ from ferrule.autograd import no_grad
 from ferrule.ir.buffer import AllocationSizeError
 from ferrule.ir.dtype import dtypes
 from ferrule.nn.module import Layer
+from ferrule.onnx.fusion import fused
 from ferrule.onnx.graph import Builder, Graph, Node, unsupported, versions_of, without_rules
 from ferrule.onnx.values import Array, Constant, OnnxError, Value, as_tensor, dtype_of
 from ferrule.onnx.weights import Weight, mapped, split
@@ -63,7 +64,9 @@ class Model(Layer):
             else:
                 constants.append((name, Constant.of(array, name in needed)))
         with no_grad():
-            self._graph = graph._replace(constants=tuple(constants)).folded(needed)
+            # Weights are dequantised only where no product takes them as they are.
+            known = graph._replace(constants=tuple(constants)).folded(needed, {"DequantizeLinear"})
+            self._graph = fused(known).folded(needed)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """The outputs for these inputs: a tensor, or a tuple of several."""
@@ -149,7 +152,8 @@ def _uses(graph: Graph) -> tuple[set[str], set[str]]:
         for place, name in enumerate(node.inputs):
             if node.entry.is_statistic(place):
                 statistics.add(name)
-            if not node.entry.is_host(place) and not node.needed:
+            entry = node.entry
+            if not (entry.is_host(place) or entry.is_scale(place) or node.needed):
                 used.add(name)
     return used, statistics
 

@@ -55,6 +55,10 @@ class Entry(NamedTuple):
             arguments[name] = group(**fields)
         return arguments
 
+    def is_scale(self, position: int) -> bool:
+        """Whether an input is a scale of quantised numbers."""
+        return "Scale" in self.annotation(position)
+
     def is_statistic(self, position: int) -> bool:
         """Whether no gradient is wanted of an input."""
         return "Statistic" in self.annotation(position)

@@ -20,6 +20,9 @@ before anything is computed."""
 Statistic: TypeAlias = Tensor
 """An input of a rule that no gradient is wanted of, such as a running mean."""
 
+Scale: TypeAlias = Tensor
+"""An input of a rule that belongs to quantised numbers: where it is known it is no parameter."""
+
 
 class HostArray(NamedTuple):
     """An array that cannot change."""

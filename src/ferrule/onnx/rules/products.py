@@ -56,13 +56,21 @@ def determinant(x: Tensor) -> Tensor:
     return x.det()
 
 
-def integer_product(a: Tensor, b: Tensor, a_zero: Tensor | None, b_zero: Tensor | None) -> Tensor:
+def integer_product(
+    a: Tensor,
+    b: Tensor,
+    a_zero: Tensor | None = None,
+    b_zero: Tensor | None = None,
+    a_sums: Tensor | None = None,
+    b_sums: Tensor | None = None,
+) -> Tensor:
     """The product of matrices of 8-bit numbers less their zero points, in int32.
 
     A zero point is one number, or one for each row of `a`, or column of `b`, along its last axis.
     The product is that of the numbers themselves, for which processors have instructions; what the
     zero points take away are sums of rows and columns:
-    (A - p)(B - q) = AB - p sum(B) - sum(A) q + K p q.
+    (A - p)(B - q) = AB - p sum(B) - sum(A) q + K p q. `a_sums` and `b_sums` are these sums, if they
+    are known.
     """
     terms = a.shape[-1]
     a, b = a.cast(dtypes.int32), b.cast(dtypes.int32)
@@ -70,12 +78,14 @@ def integer_product(a: Tensor, b: Tensor, a_zero: Tensor | None, b_zero: Tensor 
     p = None if a_zero is None else _column(a_zero.cast(dtypes.int32))
     q = None if b_zero is None else b_zero.cast(dtypes.int32)
     if p is not None:
-        sums = b.sum(-2, keepdim=True)
-        if q is not None:
-            sums = sums - terms * q
-        y = y - p * sums.contiguous()
+        if b_sums is None:
+            b_sums = b.sum(-2, dtype=dtypes.int32).contiguous()
+        sums = b_sums.unsqueeze(-2)
+        y = y - p * (sums if q is None else sums - terms * q)
     if q is not None:
-        y = y - a.sum(-1, keepdim=True).contiguous() * q
+        if a_sums is None:
+            a_sums = a.sum(-1, dtype=dtypes.int32).contiguous()
+        y = y - a_sums.unsqueeze(-1) * q
     return y.cast(dtypes.int32)
 
 

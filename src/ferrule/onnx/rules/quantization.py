@@ -6,8 +6,8 @@ from ferrule.ir.dtype import DType, dtypes
 from ferrule.onnx.registry import rule
 from ferrule.onnx.rules.elementwise import cast
 from ferrule.onnx.rules.products import integer_product
-from ferrule.onnx.rules.windows import PLAIN, Window, conv_integer
-from ferrule.onnx.values import dtype_of, number_of
+from ferrule.onnx.rules.windows import PLAIN, Window, conv_integer, integer_conv
+from ferrule.onnx.values import Scale, dtype_of, number_of
 from ferrule.tensor import Tensor
 
 
@@ -36,7 +36,7 @@ def quantized(scaled: Tensor, zero: Tensor | None, dtype: DType, saturate: int =
 @rule("QuantizeLinear", 10)
 def quantize_linear(
     x: Tensor,
-    scale: Tensor,
+    scale: Scale,
     zero_point: Tensor | None = None,
     *,
     axis: int = 1,
@@ -44,6 +44,7 @@ def quantize_linear(
     output_dtype: int = 0,
     precision: int = 0,
     saturate: int = 1,
+    stored: int = 0,
 ) -> Tensor:
     dtype = zero_point.dtype if zero_point is not None else dtypes.uint8
     if output_dtype:
@@ -53,13 +54,14 @@ def quantize_linear(
         wide = wide.cast(dtypes.float32)
     offset = None if zero_point is None else _spread(zero_point, x, axis, block_size)
     scaled = wide / _spread(scale, x, axis, block_size).cast(wide.dtype)
-    return quantized(scaled, offset, dtype, saturate)
+    y = quantized(scaled, offset, dtype, saturate)
+    return y.contiguous() if stored else y
 
 
 @rule("DequantizeLinear", 10)
 def dequantize_linear(
     x: Tensor,
-    scale: Tensor,
+    scale: Scale,
     zero_point: Tensor | None = None,
     *,
     axis: int = 1,
@@ -89,12 +91,12 @@ def dynamic_quantize_linear(x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
 @rule("QLinearMatMul", 10)
 def q_linear_matmul(
     a: Tensor,
-    a_scale: Tensor,
+    a_scale: Scale,
     a_zero: Tensor,
     b: Tensor,
-    b_scale: Tensor,
+    b_scale: Scale,
     b_zero: Tensor,
-    y_scale: Tensor,
+    y_scale: Scale,
     y_zero: Tensor,
 ) -> Tensor:
     total = integer_product(a, b, a_zero, b_zero).cast(dtypes.float32)
@@ -110,12 +112,12 @@ def q_linear_matmul(
 @rule("QLinearConv", 10)
 def q_linear_conv(
     x: Tensor,
-    x_scale: Tensor,
+    x_scale: Scale,
     x_zero: Tensor,
     w: Tensor,
-    w_scale: Tensor,
+    w_scale: Scale,
     w_zero: Tensor,
-    y_scale: Tensor,
+    y_scale: Scale,
     y_zero: Tensor,
     bias: Tensor | None = None,
     *,
@@ -128,3 +130,79 @@ def q_linear_conv(
     scale = x_scale.reshape(()) * w_scale / y_scale.reshape(())
     scale = scale.reshape(()) if scale.numel() == 1 else scale.reshape(1, -1, *(1,) * (x.ndim - 2))
     return quantized(total.cast(dtypes.float32) * scale, y_zero.reshape(()), y_zero.dtype)
+
+
+# What products of quantised numbers become when a model is loaded
+
+
+@rule("QuantizedMatMul", domain="ferrule")
+def quantized_matmul(
+    a: Tensor,
+    b: Tensor,
+    a_zero: Tensor | None = None,
+    b_zero: Tensor | None = None,
+    b_sums: Tensor | None = None,
+    bias: Tensor | None = None,
+    factor: Tensor | None = None,
+    y_zero: Tensor | None = None,
+    *,
+    dtype: int,
+    relu: int,
+    stored: int = 0,
+    transA: int = 0,
+    transB: int = 0,
+) -> Tensor:
+    a = a.transpose(0, 1) if transA else a
+    b = b.transpose(0, 1) if transB else b
+    total = integer_product(a, b, a_zero, b_zero, b_sums=b_sums)
+    return _finished(total, bias, factor, y_zero, relu, dtype, stored)
+
+
+@rule("QuantizedConv", domain="ferrule")
+def quantized_conv(
+    x: Tensor,
+    w: Tensor,
+    x_zero: Tensor | None = None,
+    w_zero: Tensor | None = None,
+    w_sums: Tensor | None = None,
+    bias: Tensor | None = None,
+    factor: Tensor | None = None,
+    y_zero: Tensor | None = None,
+    *,
+    dtype: int,
+    relu: int,
+    stored: int = 0,
+    window: Window = PLAIN,
+    group: int = 1,
+) -> Tensor:
+    total = integer_conv(x, w, x_zero, w_zero, w_sums, window, group)
+    if bias is not None:
+        bias = _spread(bias, total, 1, 0)
+    if factor is not None:
+        factor = _spread(factor, total, 1, 0)
+    return _finished(total, bias, factor, y_zero, relu, dtype, stored)
+
+
+def _finished(
+    total: Tensor,
+    bias: Tensor | None,
+    factor: Tensor | None,
+    y_zero: Tensor | None,
+    relu: int,
+    dtype: int,
+    stored: int,
+) -> Tensor:
+    """Sums of products with a bias, of integers before or of floats after they are scaled."""
+    if bias is not None and not dtypes.is_float(bias.dtype):
+        total, bias = total + bias, None
+    if factor is None:
+        return total
+    scaled = total.cast(dtypes.float32) * factor
+    if bias is not None:
+        scaled = scaled + bias
+    if relu:
+        scaled = scaled.relu()
+    if not dtype:
+        return scaled
+    y = quantized(scaled, None if y_zero is None else y_zero.reshape(()), dtype_of(dtype))
+    return y.contiguous() if stored else y

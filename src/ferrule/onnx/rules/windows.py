@@ -138,21 +138,44 @@ def conv_integer(
     window: Window = PLAIN,
     group: int = 1,
 ) -> Tensor:
-    """A convolution of 8-bit numbers less their zero points, in int32."""
+    return integer_conv(x, w, x_zero, w_zero, None, window, group)
+
+
+def integer_conv(
+    x: Tensor,
+    w: Tensor,
+    x_zero: Tensor | None,
+    w_zero: Tensor | None,
+    w_sums: Tensor | None,
+    window: Window,
+    group: int,
+) -> Tensor:
+    """A convolution of 8-bit numbers less their zero points, in int32.
+
+    `w_sums` are the sums of the weights of each filter, if they are known.
+    """
     if group > 1:
         if w_zero is not None and w_zero.ndim:
             w_zero = w_zero.reshape(-1, *(1,) * (w.ndim - 1))
-        return conv(_shifted(x, x_zero), _shifted(w, w_zero), window=window, group=group)
+        # Floats are exact while the sums have 24 bits, and there are schedules for few terms.
+        is_exact = prod(w.shape[1:]) * 2**16 <= 2**24
+        dtype = dtypes.float32 if is_exact else dtypes.int32
+        x, w = (_shifted(*of).cast(dtype).contiguous() for of in ((x, x_zero), (w, w_zero)))
+        return conv(x, w, window=window, group=group).cast(dtypes.int32)
     # A product of matrices, as there are instructions for these: filters x windows.
     windows = window.on(x.shape[2:], w.shape[2:])
     grown = windows.grown(x, 0, 0)
     if x_zero is not None and any(before or after for before, after in windows.around):
         ones = Tensor.ones(1, 1, *x.shape[2:], dtype=dtypes.bool)
         grown = windows.grown(ones, False, False).where(grown, x_zero)
+    if grown is not x:
+        grown = grown.contiguous()
     parts = windows.parts(grown)
     columns = parts[0] if len(parts) == 1 else Tensor.stack(*parts, dim=2)
+    if any(stride > 1 for stride in windows.strides):
+        columns = columns.contiguous()  # the instructions read neighbours
     columns = columns.reshape(x.shape[0], -1, prod(windows.counts))
-    y = integer_product(w.reshape(w.shape[0], -1), columns, w_zero, x_zero)
+    y = integer_product(w.reshape(w.shape[0], -1), columns, w_zero, x_zero, w_sums)
     return y.reshape(x.shape[0], w.shape[0], *windows.counts)
 
 
