@@ -13,6 +13,7 @@ import pytest
 onnx = pytest.importorskip("onnx", reason="the onnx package is not installed")
 
 from onnx import TensorProto, helper, numpy_helper  # noqa: E402
+from tests.planning import Work  # noqa: E402
 
 import ferrule  # noqa: E402
 import ferrule.onnx.graph  # noqa: E402
@@ -358,6 +359,114 @@ def test_a_loop_of_a_known_number_of_trips_may_end_early() -> None:
     assert model(np.float32(1)).item() == 16
 
 
+# What depends on data
+
+
+def finders() -> Any:
+    """A model with nodes that read, one of them in a branch, and some that seem to."""
+    body = helper.make_graph(
+        [
+            helper.make_node("NonZero", ["x"], ["found"], name="inside"),
+            helper.make_node("Gather", ["found", "zero"], ["r"], axis=0),
+        ],
+        "body", [], [port("r", ["k"], TensorProto.INT64)],
+    )  # fmt: skip
+    other = helper.make_graph(
+        [helper.make_node("Cast", ["x"], ["s"], to=TensorProto.INT64)],
+        "other", [], [port("s", ["k"], TensorProto.INT64)],
+    )  # fmt: skip
+    nodes = [
+        helper.make_node("Shape", ["x"], ["shape"]),
+        helper.make_node("ConstantOfShape", ["shape"], ["blank"]),
+        helper.make_node("NonZero", ["blank"], ["nothing"], name="of a shape"),
+        helper.make_node("Reshape", ["x", "shape"], ["same"], name="to a shape"),
+        helper.make_node("NonZero", ["same"], ["places"], name="finder"),
+        helper.make_node("Compress", ["x", "mask"], ["picked"], name="by a constant"),
+        helper.make_node("ReduceSum", ["x"], ["sum"], keepdims=0),
+        helper.make_node("Cast", ["sum"], ["c"], to=TensorProto.BOOL),
+        helper.make_node("If", ["c"], ["y"], then_branch=body, else_branch=other),
+    ]
+    outputs = [port(name, ["k", "l"], TensorProto.INT64) for name in ("nothing", "places")]
+    outputs += [port("picked", ["k"]), port("y", ["k"], TensorProto.INT64)]
+    return proto(
+        nodes, [port("x", ["n"])], outputs, {"mask": np.array([True, False]), "zero": np.int64(0)}
+    )
+
+
+def test_nodes_that_read_are_named_at_load() -> None:
+    model = load(finders().SerializeToString())
+    assert model.reading == ("node 'finder' (NonZero)", "node 'inside' (NonZero)")
+    nothing, places, picked, y = model(np.float32([0, 2, 3]))
+    assert nothing.shape == (1, 0)
+    assert (places.tolist(), picked.tolist(), y.tolist()) == ([[1, 2]], [0], [1, 2])
+    captured = TinyJit(lambda x: [value.realize() for value in model(x)])
+    captured(Tensor([1.0, 0.0]))
+    with pytest.raises(ferrule.errors.JitError) as caught:
+        captured(Tensor([1.0, 0.0]))
+    assert caught.value.__notes__ == [
+        "in node 'finder' (NonZero) of the model",
+        "all that read values: node 'finder' (NonZero), node 'inside' (NonZero)",
+    ]
+
+
+def test_a_loop_reads_unless_its_trips_are_known() -> None:
+    assert counted_loop(3).reading == ()
+    body = helper.make_graph(
+        [
+            helper.make_node("Add", ["state", "state"], ["next"]),
+            helper.make_node("Less", ["next", "ten"], ["again"]),
+        ],
+        "body",
+        [port("trip", [], TensorProto.INT64), port("going", [], TensorProto.BOOL),
+         port("state", [])],
+        [port("again", [], TensorProto.BOOL), port("next", [])],
+    )  # fmt: skip
+    nodes = [helper.make_node("Loop", ["trips", "true", "x"], ["y"], body=body, name="doubling")]
+    weights = {"true": np.asarray(True), "ten": np.float32(10), "trips": np.int64(5)}
+    model = loaded(nodes, [port("x", [])], [port("y", [])], weights)
+    assert model.reading == ("node 'doubling' (Loop)",)
+
+
+def test_captured_models_read_nothing() -> None:
+    assert load(mlp().SerializeToString()).reading == ()
+
+
+# Sizes within bounds
+
+
+def test_sizes_within_bounds_have_one_plan_but_for_none_one_and_the_first(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    model = load(mlp().SerializeToString(), bounds={"n": (0, 60)})
+    work = Work(monkeypatch)
+    plans = []
+    for n in (3, 1, 0, 5, 2, 60, 7, 33, 1, 0, 3):
+        x = examples(n)
+        close(model(x), expected(x))
+        plans.append(work.plans)
+    assert plans == [1, 2, 2, 3, 3, 3, 3, 3, 3, 3, 3]
+
+
+@pytest.mark.parametrize("n", [0, 9])
+def test_a_size_out_of_bounds_names_the_axis(n: int) -> None:
+    model = load(mlp().SerializeToString(), bounds={"n": (1, 8)})
+    with pytest.raises(OnnxError, match=f"'x' has the shape .{n}, 4.; axis 'n' must be from 1 to"):
+        model(examples(n))
+
+
+@pytest.mark.parametrize(
+    ("bounds", "message"),
+    [
+        ({"rows": (1, 2)}, r"no axis of an input has the names \['rows'\]; there are \['n'\]"),
+        ({"n": (3, 2)}, "the bounds of axis 'n' are 3 and 2"),
+        ({"n": (-1, 2)}, "the bounds of axis 'n' are -1 and 2"),
+    ],
+)
+def test_wrong_bounds_are_refused(bounds: Any, message: str) -> None:
+    with pytest.raises(OnnxError, match=message):
+        load(mlp().SerializeToString(), bounds=bounds)
+
+
 # Attributes
 
 # Values that no tensor has.
@@ -511,6 +620,13 @@ def test_info_shows_the_parts_of_a_model(capsys: pytest.CaptureFixture[str], pat
     assert "x: float32[n, 4]" in out
     assert "2,100 in 3 tensors" in out
     assert "2 MatMul" in out
+
+
+def test_info_names_what_reads(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    (tmp_path / "model.onnx").write_bytes(finders().SerializeToString())
+    status, out, _ = command(capsys, "info", str(tmp_path / "model.onnx"), "--size", "n=3")
+    assert status == 0
+    assert "reading     node 'finder' (NonZero), node 'inside' (NonZero)\n" in out
 
 
 def test_run_writes_the_outputs(

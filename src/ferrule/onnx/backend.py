@@ -88,7 +88,7 @@ class FerruleBackend(Backend):
         graph.output.extend(ValueInfoProto(name=name) for name in node.output if name)
         opset = helper.make_opsetid("", defs.onnx_opset_version())
         checker.check_node(node)
-        model = of_checked(helper.make_model(graph, opset_imports=[opset]), [])
+        model = of_checked(helper.make_model(graph, opset_imports=[opset]), [], {})
         return FerruleRep(model).run(inputs)
 
     @classmethod

@@ -66,7 +66,10 @@ def _random(port: Port, lengths: Mapping[str, int], rng: np.random.Generator) ->
 
 
 def info(path: str, given: Sequence[str], sizes: Sequence[str]) -> int:
-    """Show what a model takes and gives, what it is made of, and what a call costs."""
+    """Show what a model takes and gives, what it is made of, and what a call costs.
+
+    Also which nodes read what was computed, and so cannot be captured.
+    """
     model = load(path)
     for what, ports in (("input", model.inputs), ("output", model.outputs)):
         for port in ports:
@@ -77,6 +80,8 @@ def info(path: str, given: Sequence[str], sizes: Sequence[str]) -> int:
     print(f"{'parameters':<12s}{count:,} in {len(state)} tensors, {readable_bytes(size)}")
     kinds = Counter(node.operator for node in model.nodes)
     print(f"{'operators':<12s}" + ", ".join(f"{n} {name}" for name, n in kinds.most_common()))
+    if model.reading:
+        print(f"{'reading':<12s}" + ", ".join(model.reading))
     inputs = inputs_for(model, given, sizes)
     with no_grad():
         GlobalCounters.reset()

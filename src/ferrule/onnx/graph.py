@@ -10,7 +10,7 @@ through its nodes again in each call.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence, Set
 from functools import lru_cache
 from typing import Any, Final, NamedTuple
 
@@ -207,6 +207,61 @@ def _reference(domain: str, operator: str, version: int, proto: bytes) -> Any:
         **{"new_ops": None, "evaluator_cls": None},
     }
     return load_op(domain, operator, version)(NodeProto.FromString(proto), settings)
+
+
+# Captures
+
+_KNOWN: Final = {"OptionalHasElement", "SequenceLength", *_SHAPES}
+"""Operators whose results are known before anything is computed."""
+
+
+def reading(graph: Graph, known: Set[str] = frozenset()) -> Iterator[Node]:
+    """The nodes that read what was computed: sizes, axes or trips of theirs depend on data.
+
+    `known` are the names of values on the host around the graph.
+    """
+    names = {"", *known, *(name for name, _ in graph.constants)}
+    for node in graph.nodes:
+        inputs_known = names.issuperset(node.inputs)
+        if node.operator == "Loop":
+            reads = yield from _reading_loop(node, names)
+        else:
+            reads = _reads(node, names)
+            for inner in node.graphs:
+                yield from reading(inner, names)
+        if reads:
+            yield node
+        on_host = node.entry.by_reference or (inputs_known and (node.needed or not node.inputs))
+        if on_host or node.operator in _KNOWN:
+            names.update(node.outputs)
+
+
+def _reads(node: Node, known: Set[str]) -> bool:
+    if node.operator == "RoiAlign" and not dict(node.attributes).get("sampling_ratio"):
+        return True  # the number of points in a region depends on its size
+    return any(
+        (node.entry.by_reference or node.entry.is_host(place)) and name not in known
+        for place, name in enumerate(node.inputs)
+    )
+
+
+def _reading_loop(node: Node, known: Set[str]) -> Generator[Node, None, bool]:
+    """The nodes in a loop that read, and whether the number of its trips is read."""
+    (body,) = node.graphs
+    trips, condition = (*node.inputs, "", "")[:2]
+    inside = {*known, body.inputs[1]}
+    yield from reading(body, inside)
+    return not trips or trips not in known or condition not in known or not _goes_on(body, inside)
+
+
+def _goes_on(body: Graph, known: Set[str]) -> bool:
+    """Whether the condition that a body gives is known: it is the one that came in, or constant."""
+    name = body.outputs[0]
+    sources = {output: node for node in body.nodes for output in node.outputs}
+    while name in sources and sources[name].operator == "Identity":
+        name = sources[name].inputs[0]
+    is_constant = name in sources and sources[name].operator == "Constant"
+    return is_constant or name in known or name in dict(body.constants)
 
 
 # Building

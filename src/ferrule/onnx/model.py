@@ -5,19 +5,31 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
 from ferrule.autograd import no_grad
 from ferrule.ir.buffer import AllocationSizeError
 from ferrule.ir.dtype import dtypes
+from ferrule.jit import JitError
 from ferrule.nn.module import Layer
 from ferrule.onnx.fusion import fused
-from ferrule.onnx.graph import Builder, Graph, Node, unsupported, versions_of, without_rules
+from ferrule.onnx.graph import (
+    Builder,
+    Graph,
+    Node,
+    reading,
+    unsupported,
+    versions_of,
+    without_rules,
+)
 from ferrule.onnx.values import Array, Constant, OnnxError, Value, as_tensor, dtype_of
 from ferrule.onnx.weights import Weight, mapped, split
 from ferrule.tensor import Tensor
+
+Bounds: TypeAlias = Mapping[str, tuple[int, int]]
+"""The least and the greatest sizes of axes, by their names."""
 
 
 class Port(NamedTuple):
@@ -39,12 +51,16 @@ class Model(Layer):
 
     Its tensors have the names that they have in the file: `model.state_dict()` lists them,
     `load_state_dict` replaces them, and an optimiser takes `model.parameters()`.
+
+    `inputs` and `outputs` have names, dtypes and shapes. `reading` has the nodes that read what was
+    computed, since the sizes of their results, or their trips, depend on it: no replay can do that,
+    so `TinyJit` raises `JitError` where it comes to one.
     """
 
     # Only its tensors are in its `__dict__`.
-    __slots__ = ("_graph", "_host", "inputs", "outputs")
+    __slots__ = ("_graph", "_host", "bounds", "inputs", "outputs", "reading")
 
-    def __init__(self, proto: Any, weights: Sequence[Weight]) -> None:
+    def __init__(self, proto: Any, weights: Sequence[Weight], bounds: Bounds) -> None:
         from onnx import numpy_helper
 
         graph, needed = Builder(versions_of(proto)).graph(proto.graph)
@@ -52,6 +68,7 @@ class Model(Layer):
         arrays |= {weight.name: weight.array for weight in weights}
         self.inputs = tuple(_port(value) for value in proto.graph.input if value.name not in arrays)
         self.outputs = tuple(_port(value) for value in proto.graph.output)
+        self.bounds = _checked(bounds, self.inputs)
         self._host = frozenset(needed & {port.name for port in self.inputs})
         constants = []
         used, statistics = _uses(graph)
@@ -67,6 +84,7 @@ class Model(Layer):
             # Weights are dequantised only where no product takes them as they are.
             known = graph._replace(constants=tuple(constants)).folded(needed, {"DequantizeLinear"})
             self._graph = fused(known).folded(needed)
+        self.reading = tuple(str(node) for node in reading(self._graph))
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """The outputs for these inputs: a tensor, or a tuple of several."""
@@ -77,7 +95,12 @@ class Model(Layer):
     def values(self, *args: Any, **kwargs: Any) -> dict[str, Value]:
         """All values by their names in the file: inputs, outputs, and what is between them."""
         values: dict[str, Value] = {**vars(self), **self._bound(args, kwargs)}
-        self._graph.run(values)
+        try:
+            self._graph.run(values)
+        except JitError as error:
+            if len(self.reading) > 1:
+                error.add_note(f"all that read values: {', '.join(self.reading)}")
+            raise
         return values
 
     def __repr__(self) -> str:
@@ -110,17 +133,38 @@ class Model(Layer):
             return None if value is None else [as_tensor(np.asarray(part)) for part in value]
         array = value if isinstance(value, Tensor | np.ndarray) else np.asarray(value)
         if port.shape is not None:
-            _check_shape(port, tuple(array.shape))
+            _check_shape(port, tuple(array.shape), self.bounds)
         return array if port.name in self._host else as_tensor(array)
 
 
-def _check_shape(port: Port, shape: tuple[Any, ...]) -> None:
+def _checked(bounds: Bounds, inputs: Sequence[Port]) -> tuple[tuple[str, int, int], ...]:
+    """Bounds of axes by their names; raises `OnnxError` if they are of no axis, or no bounds."""
+    axes = {size for port in inputs for size in port.shape or () if isinstance(size, str)}
+    unknown = sorted(bounds.keys() - axes)
+    if unknown:
+        raise OnnxError(f"no axis of an input has the names {unknown}; there are {sorted(axes)}")
+    for name, (least, greatest) in bounds.items():
+        if not 0 <= least <= greatest:
+            raise OnnxError(f"the bounds of axis {name!r} are {least} and {greatest}")
+    return tuple((name, least, greatest) for name, (least, greatest) in bounds.items())
+
+
+def _check_shape(
+    port: Port, shape: tuple[Any, ...], bounds: Sequence[tuple[str, int, int]]
+) -> None:
     fits = len(shape) == len(port.shape or ()) and all(
         not isinstance(size, int) or size == given
         for size, given in zip(port.shape or (), shape, strict=True)
     )
     if not fits:
         raise OnnxError(f"input {port.name!r} has the shape {shape}; it must be {port.shape}")
+    for name, least, greatest in bounds:
+        for axis, given in zip(port.shape or (), shape, strict=True):
+            if axis == name and not least <= given <= greatest:
+                raise OnnxError(
+                    f"input {port.name!r} has the shape {shape}; axis {name!r} must be from "
+                    f"{least} to {greatest}"
+                )
 
 
 def _result(value: Value) -> Any:
@@ -158,7 +202,7 @@ def _uses(graph: Graph) -> tuple[set[str], set[str]]:
     return used, statistics
 
 
-def load(source: str | os.PathLike[str] | bytes) -> Model:
+def load(source: str | os.PathLike[str] | bytes, bounds: Bounds | None = None) -> Model:
     """The model in a file of ONNX's format, or in its bytes.
 
     The weights, those in files beside it too, are mapped into memory and copied once, into the
@@ -166,8 +210,12 @@ def load(source: str | os.PathLike[str] | bytes) -> Model:
     tensor, or a tuple of several. It is an `nn.Module`: `state_dict()` has its tensors under the
     names in the file, `parameters()` those to train. It works in `TinyJit`, `grad` and `vmap`.
 
+    Axes of the inputs to which the file gives names may have any sizes. `bounds`, such as
+    `{"batch": (1, 64)}`, are the least and the greatest for some of them; a call with another size
+    raises `OnnxError`.
+
     Raises `OnnxError` if the model is not valid, or has operators or data types that are not
-    supported: the message lists them all.
+    supported: the message lists them all. Also if `bounds` has a name that no axis has.
 
     >>> import ferrule
     >>> from onnx import helper
@@ -178,9 +226,9 @@ def load(source: str | os.PathLike[str] | bytes) -> Model:
     [[0.0, 2.0]]
     """
     if isinstance(source, bytes):
-        return _loaded(np.frombuffer(source, np.uint8), None)
+        return _loaded(np.frombuffer(source, np.uint8), None, bounds or {})
     path = Path(source)
-    return _loaded(mapped(path), path.parent)
+    return _loaded(mapped(path), path.parent, bounds or {})
 
 
 def from_proto(proto: Any) -> Model:
@@ -188,18 +236,18 @@ def from_proto(proto: Any) -> Model:
     return load(proto.SerializeToString())
 
 
-def _loaded(data: Array, folder: Path | None) -> Model:
+def _loaded(data: Array, folder: Path | None, bounds: Bounds) -> Model:
     import onnx
 
     try:
         proto, weights = split(data, folder)
         onnx.checker.check_model(proto)
-        return of_checked(proto, weights)
+        return of_checked(proto, weights, bounds)
     except (onnx.checker.ValidationError, UnicodeDecodeError, AllocationSizeError) as error:
         raise OnnxError(f"no valid model: {str(error).strip().splitlines()[0]}") from error
 
 
-def of_checked(proto: Any, weights: Sequence[Weight]) -> Model:
+def of_checked(proto: Any, weights: Sequence[Weight], bounds: Bounds) -> Model:
     """The model that an `onnx.ModelProto` describes, which is known to be valid.
 
     `weights` are tensors that are inputs in it. Raises `OnnxError` for what is not supported.
@@ -214,4 +262,4 @@ def of_checked(proto: Any, weights: Sequence[Weight]) -> Model:
     problems = list(unsupported(proto.graph, versions_of(proto)))
     if problems:
         raise OnnxError("the model is not supported:\n" + "\n".join(problems))
-    return Model(proto, weights)
+    return Model(proto, weights, bounds)

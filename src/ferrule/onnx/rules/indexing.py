@@ -111,10 +111,9 @@ def one_hot(indices: Tensor, depth: Host, values: Tensor, *, axis: int = -1) -> 
 
 
 @rule("NonZero", 9)
-def nonzero(x: Tensor) -> Tensor:
-    if not x.ndim:
-        return x.reshape(1).nonzero().transpose(0, 1)[:0].cast(dtypes.int64)
-    return x.nonzero().transpose(0, 1).cast(dtypes.int64)
+def nonzero(x: Host) -> Tensor:
+    places = np.nonzero(x.reshape(x.shape or (1,)))
+    return Tensor(np.stack(places)[: x.ndim].astype(np.int64))
 
 
 @rule("Compress", 9)
