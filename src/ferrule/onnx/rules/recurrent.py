@@ -90,7 +90,8 @@ class _Direction:
         b: Tensor | None,
         functions: list[Activation],
     ) -> None:
-        self.w, self.r = w, r
+        # Each step multiplies with all of `r`, so it is stored in the order of the product.
+        self.w, self.r = w, r.transpose(0, 1).contiguous()
         self.size = r.shape[-1]
         gates = r.shape[0]
         self.input_bias = None if b is None else b[:gates]
@@ -148,7 +149,7 @@ def _run(
     side: int,
     cell: Callable[[_Direction, Tensor, State, int], State],
 ) -> tuple[Tensor, State]:
-    inputs = x @ weights.w.transpose(0, 1)
+    inputs = x.contiguous() @ weights.w.transpose(0, 1)
     if weights.input_bias is not None:
         inputs = inputs + weights.input_bias
     numbers = Tensor.arange(x.shape[0])
@@ -178,7 +179,7 @@ def rnn(
     settings: Settings = USUAL,
 ) -> tuple[Tensor, ...]:
     def cell(d: _Direction, given: Tensor, state: State, side: int) -> State:
-        total = given + state[0] @ d.r.transpose(0, 1)
+        total = given + state[0] @ d.r
         if d.state_bias is not None:
             total = total + d.state_bias
         return (d.functions[0](total),)
@@ -204,7 +205,7 @@ def gru(
         size = d.size
 
         def through(values: Tensor, low: int, high: int) -> Tensor:
-            y = values @ d.r[low * size : high * size].transpose(0, 1)
+            y = values @ d.r[:, low * size : high * size]
             return y if d.state_bias is None else y + d.state_bias[low * size : high * size]
 
         gates = f(given[..., : 2 * size] + through(h, 0, 2))
@@ -233,7 +234,7 @@ def lstm(
     def cell(d: _Direction, given: Tensor, state: State, side: int) -> State:
         h, c = state
         f, g, out = d.functions
-        total = given + h @ d.r.transpose(0, 1)
+        total = given + h @ d.r
         if d.state_bias is not None:
             total = total + d.state_bias
 
