@@ -20,7 +20,7 @@ from multiprocessing.connection import Connection, wait
 from typing import Any
 
 from ferrule.device import Device, DeviceUnavailableError
-from tests.fuzz import crowds, modes, nesting, reached, refusals, sharing
+from tests.fuzz import crowds, modes, nesting, onnx_models, reached, refusals, sharing
 from tests.fuzz.calls import refused
 from tests.fuzz.check import Finding, check, error_finding, is_internal
 from tests.fuzz.generate import Generator
@@ -92,6 +92,7 @@ def drawn(job: Job, index: int) -> tuple[Generator, Program | None, list[Way]]:
             or sharing.finding(job.seed, index, focus)
             or crowds.finding(job.seed, index, focus)
             or modes.finding(job.seed, index)
+            or onnx_models.finding(job.seed, index)
             or refusals.finding(job.seed, index, focus)
             or refused(method)
         )
