@@ -236,6 +236,16 @@ class TinyJit(Generic[ReturnType]):
         """
         return self._explain(self.fxn)
 
+    def last_replay(
+        self, function: Callable[..., Any] | None = None
+    ) -> tuple[Replay | None, CallKey, Callable[..., Any]]:
+        """The replay used last, or None; its signature; and the function that was captured.
+
+        For code of this package that looks into replays. The caller holds the lock `turn`.
+        """
+        key = self.expected_name_sts_dtype
+        return self._replays.get(key), CallKey(key), function or self.fxn
+
     def _explain(self, function: Callable[..., Any]) -> Explanation:
         from ferrule.jit.report.explain import Explanation, explained  # imported for this only
 
@@ -651,6 +661,10 @@ class BoundJit(Generic[ReturnType]):
     def __call__(self, *args: Any, **kwargs: Any) -> ReturnType:
         """Calls the method, or replays it."""
         return self._jit._call(types.MethodType(self._jit.fxn, self._instance), args, kwargs)
+
+    def last_replay(self) -> tuple[Replay | None, CallKey, Callable[..., Any]]:
+        """The replay used last; see `TinyJit.last_replay`."""
+        return self._jit.last_replay(types.MethodType(self._jit.fxn, self._instance))
 
     def explain(self) -> Explanation:
         """What the replay used last runs; see `TinyJit.explain`."""

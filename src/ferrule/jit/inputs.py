@@ -49,6 +49,8 @@ from ferrule.tensor import Tensor
 from ferrule.tensor.cell import StorageRef
 
 Chain: TypeAlias = tuple[tuple[MovementOps, Any], ...]
+Layout: TypeAlias = tuple[tuple[sint, ...], Chain]
+"""The shape of some memory, and movements from there to a tensor, with unbound variables."""
 Reachable: TypeAlias = Mapping[int | None, Set[StorageRef]]
 """The memory that a function can reach by itself, by serial number, and the cells of the tensors
 in each: a copy-on-write copy shares the memory but has another cell."""
@@ -509,6 +511,16 @@ def follow(node: LazyBuffer) -> tuple[Buffer, Chain] | None:
         chain.append((node.op, node.arg))
         node = node.srcs[0]
     return node.realized, tuple(chain)
+
+
+def layout(node: LazyBuffer) -> Layout:
+    """The layout of a node that is in memory, or a view of memory."""
+    found = follow(node)
+    assert found is not None, f"{node} has no memory"
+    while node.realized is None:
+        node = node.srcs[0]
+    moves = [(op, without_values(arg)[0]) for op, arg in found[1]]
+    return without_values(node.shape)[0], tuple(moves)
 
 
 def _give_memory(tensor: Tensor) -> None:

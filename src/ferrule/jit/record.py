@@ -34,7 +34,7 @@ from ferrule.jit.before import Before
 from ferrule.jit.containers import Containers
 from ferrule.jit.executed import Executed, watching
 from ferrule.jit.found import FoundInputs
-from ferrule.jit.inputs import Arguments, InputPart, follow, is_symbolic_view
+from ferrule.jit.inputs import Arguments, InputPart, follow, is_symbolic_view, layout
 from ferrule.jit.made import Made
 from ferrule.jit.numbers import Numbers
 from ferrule.jit.owners import Owner, have, owners_among
@@ -323,10 +323,13 @@ class _Call:
         changed = [buffer for serial, buffer in updated.items() if serial not in given]
         self._watch.add_arguments(self.arguments, used, updated)
         objects = self.arguments.objects
+        stand_ins = self.before.stand_ins
+        given_nodes = [stand_ins.get(one, one).lazydata for one in self.arguments.tensors]
         return Replay(
             *(batch, packed, self.made.outcome, self._watch),
             *(changed, var_vals, objects, self.before.numbers),
             found=self.before.found.mattering(),
+            layouts=list(map(layout, given_nodes)),
             parts=list(self._parts.values()),
             limits=self.limits,
             at_risk=self._at_risk(changed),

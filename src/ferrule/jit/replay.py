@@ -18,7 +18,7 @@ from ferrule.jit.batch import Batch
 from ferrule.jit.executed import CallOfPackage
 from ferrule.jit.found import FoundInputs
 from ferrule.jit.guards import Watch
-from ferrule.jit.inputs import InputPart
+from ferrule.jit.inputs import InputPart, Layout
 from ferrule.jit.numbers import Numbers
 from ferrule.jit.places import Place
 from ferrule.jit.results import Effect, Outcome, build_result
@@ -123,6 +123,7 @@ class Replay:
         objects: Sequence[object],
         numbers: Numbers,
         found: tuple[FoundInputs, tuple[Any, ...]],
+        layouts: Sequence[Layout],
         parts: Sequence[InputPart] = (),
         limits: Limits | None = None,
         at_risk: AtRisk | None = None,
@@ -149,6 +150,8 @@ class Replay:
         self.var_vals = dict(var_vals)
         """The values of the kernels' variables in the captured call."""
         self.objects = objects
+        self.layouts = layouts
+        """The shape of the memory of each given tensor, and the movements from there to it."""
         self.parts = parts
         self.limits = limits or {}
         """The conditions on the values of variables: with other values a replay may be wrong."""

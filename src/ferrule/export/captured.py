@@ -1,0 +1,577 @@
+"""The exported program of a captured function: memory and steps of the replay that it used last."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, Final, final
+
+from ferrule.autograd.iota import is_numbers
+from ferrule.base.containers import mapped
+from ferrule.base.helpers import round_up
+from ferrule.base.records import dataclass
+from ferrule.device import BufferCopy, CompiledASTRunner
+from ferrule.device.capture import GraphExecutor, JitItem
+from ferrule.device.runner import ASTRunner, JITRunner
+from ferrule.engine.random import streams
+from ferrule.export.program import (
+    ALIGNMENT,
+    Block,
+    BlockKind,
+    Cell,
+    Copy,
+    ExportedProgram,
+    ExportError,
+    Kernel,
+    Step,
+    TensorSpec,
+    Value,
+)
+from ferrule.fusion.views import dense
+from ferrule.ir.buffer import Buffer
+from ferrule.ir.dtype import DType
+from ferrule.ir.expr import Variable, sint
+from ferrule.ir.lazyop import LazyOp, MovementOps
+from ferrule.ir.op_table import MOVEMENTS
+from ferrule.ir.shape.view import View
+from ferrule.ir.storage import turn
+from ferrule.jit import BoundJit, TinyJit
+from ferrule.jit.batch import Batch
+from ferrule.jit.inputs import Chain, follow, layout, memory_serial, without_values
+from ferrule.jit.places import Place
+from ferrule.jit.replay import Replay
+from ferrule.jit.report.messages import way_to_spot, ways_of
+from ferrule.jit.report.signature import CallKey, Parameters, Signature, tensors_below
+from ferrule.jit.results import Effect
+from ferrule.tensor import Tensor
+
+_DEVICE: Final = "CPU"
+
+
+def exported_program(
+    step: TinyJit[Any] | BoundJit[Any], *, packed: bool = True, name: str = ""
+) -> ExportedProgram:
+    """The program of the replay that a captured function used last.
+
+    With `packed` the kernels read constant weights from packed copies, as replays do, and have no
+    trees. The program refers to the memory of weights and states: write it out before they change.
+
+    Raises `ExportError` if the function has no replay yet, and if it does what a program cannot;
+    the message names all such operations, and the way out.
+
+    >>> from ferrule import Tensor, TinyJit
+    >>> double = TinyJit(lambda x: x * 2)
+    >>> for i in range(3):
+    ...     y = double(Tensor([i], device="CPU"))
+    >>> program = exported_program(double)
+    >>> [(one.name, one.shape) for one in (*program.arguments, *program.results)]
+    [('x', (1,)), ('result', (1,))]
+    """
+    with turn:
+        replay, key, function = step.last_replay()
+        if replay is None:
+            raise ExportError(
+                "the function has no replay to export: call it three times with arguments of the "
+                f"same kind first (print its explain() for the reason): {function!r}"
+            )
+        name = name or getattr(function, "__name__", type(function).__name__)
+        return _Builder(replay, key, function, packed, name.strip("<>")).program()
+
+
+# *** the items of a replay, one by one ***
+
+
+@final
+@dataclass(frozen=True)
+class _Run:
+    """One captured run; a buffer is the number of an input where each replay has its own."""
+
+    runner: JITRunner
+    buffers: tuple[Buffer | int, ...]
+    line: str
+    ast: LazyOp | None
+
+
+def _runs(batch: Batch) -> Iterator[_Run]:
+    for number, item in enumerate(batch.items):
+        if isinstance(item.prg, GraphExecutor):
+            for inner, captured in enumerate(item.prg.jit_cache):
+                yield _run(captured, inner, item.prg.replaced)
+        else:
+            yield _run(item, number, batch.input_replace)
+
+
+def _run(item: JitItem, number: int, replaced: Mapping[tuple[int, int], int]) -> _Run:
+    pairs = enumerate(item.rawbufs)
+    buffers = [replaced[number, i] if buffer is None else buffer for i, buffer in pairs]
+    ast = item.prg.ast if isinstance(item.prg, ASTRunner) else None
+    return _Run(item.prg, tuple(buffers), item.line, ast)
+
+
+def _is_step(runner: JITRunner) -> bool:
+    """True if a program can have the run as a step."""
+    return runner.device == _DEVICE and isinstance(runner, CompiledASTRunner | BufferCopy)
+
+
+def _check(runs: Sequence[_Run]) -> None:
+    """Raises `ExportError` if there are runs that a program cannot have, and lists them."""
+    others = [run for run in runs if not _is_step(run.runner)]
+    if not others:
+        return
+    on_devices = {run.runner.device for run in others} - {_DEVICE}
+    listed = [f"{run.runner.name or type(run.runner).__name__} ({run.line})" for run in others]
+    shown = "; ".join(dict.fromkeys(listed))
+    if on_devices:
+        raise ExportError(
+            f"exported programs run on {_DEVICE}, and this is on {', '.join(sorted(on_devices))}: "
+            f"{shown}; move the tensors by x.to({_DEVICE!r}) before the capture"
+        )
+    raise ExportError(
+        f"an exported program has kernels and copies only, and this is something else: {shown}; "
+        "compute it outside of the function, and pass the result"
+    )
+
+
+# *** views ***
+
+
+def view_of_chain(shape: Sequence[sint], chain: Chain) -> View | None:
+    """The view that movements make of memory of a shape; None if no single view expresses it."""
+    view: View | None = dense(shape)
+    now = tuple(shape)
+    for op, arg in chain:
+        row = MOVEMENTS.get(op) if isinstance(op, MovementOps) else None
+        if view is None or row is None or row.shape is None or row.view is None:
+            return None
+        now = row.shape(now, arg)
+        view = row.view(view, arg, now)
+    return view
+
+
+def state_name(way: str) -> str:
+    """The name that state dicts have for an expression, such as `layers.0.weight`.
+
+    >>> state_name("self.layers[0].weight"), state_name("net.blocks['a'].bias")
+    ('layers.0.weight', 'net.blocks.a.bias')
+    """
+    dotted = re.sub(r"\[['\"]?(.*?)['\"]?\]", r".\1", way)
+    return dotted.removeprefix("self.").lstrip(".")
+
+
+# *** the program ***
+
+
+@final
+class _Builder:
+    """Makes the blocks and the steps of one program."""
+
+    def __init__(
+        self,
+        replay: Replay,
+        key: CallKey,
+        function: Callable[..., Any],
+        packed: bool,
+        name: str,
+    ) -> None:
+        self._replay = replay
+        self._name = name
+        signature = key[0]
+        assert isinstance(signature, Signature)
+        parameters = Parameters(function)
+        self._ways = ways_of(function, signature, parameters, replay)
+        self._labels = [
+            (label, part[1])
+            for argument, item in signature.arguments(parameters)
+            for label, part in tensors_below(argument, item)
+        ]
+        """The names and dtypes of the arguments' tensors."""
+        self._check_aliases(signature)
+        self._panels: dict[int, Buffer] = {}
+        """The weight of each packed copy, by the serial number of the copy."""
+        self._runs = list(_runs(replay.batch))
+        _check(self._runs)
+        copies = replay.packed if packed else None
+        # The first question notes the versions of the weights, the second one packs them.
+        if copies is not None and (copies.are_ready() or copies.are_ready()):
+            self._runs = list(_runs(copies.batch))
+            self._panels = {panel.packed.serial: panel.weight for panel in copies.panels}
+        self._changed = {buffer.base.serial for buffer in replay.changed}
+        self._named = {
+            serial: state_name(way)
+            for way, tensor in reversed(self._ways.tensors)
+            if (serial := memory_serial(tensor.lazydata)) is not None
+        }
+        for stream in streams():
+            if stream.node.realized is not None:
+                self._named[stream.node.realized.base.serial] = "random_numbers"
+        self.blocks: list[Block] = []
+        self._of_memory: dict[int, int] = {}
+        """The block of each memory from outside, by serial number."""
+        self._inputs: list[Cell] = []
+        """The memory of each input of the batch."""
+        self._scratch: dict[int, int] = {}
+        """The first byte of each arena in the scratch block, by serial number."""
+        self._scratch_bytes = 0
+        self._block_of_scratch = self._add(Block(BlockKind.SCRATCH, "", 0))
+        self._copies: list[Copy] = []
+        self._tensors: list[TensorSpec] = []
+        """The tensors that leaves of results and effects number."""
+        self._states: dict[str, TensorSpec] = {}
+
+    def _check_aliases(self, signature: Signature) -> None:
+        for number, earlier, _ in signature[4]:
+            raise ExportError(
+                f"{self._labels[number][0]} and {self._labels[earlier][0]} share memory in the "
+                "captured call, and the kernels rely on that; pass one of them, or a copy"
+            )
+
+    # -- blocks ----------------------------------------------------------------------------------
+
+    def _add(self, block: Block) -> int:
+        self.blocks.append(block)
+        return len(self.blocks) - 1
+
+    def _unique(self, name: str) -> str:
+        """A name that no block has yet."""
+        taken = {block.name for block in self.blocks}
+        found, number = name, 2
+        while found in taken:
+            found, number = f"{name}_{number}", number + 1
+        return found
+
+    def _new_scratch(self, nbytes: int) -> Cell:
+        start = round_up(self._scratch_bytes, ALIGNMENT)
+        self._scratch_bytes = start + nbytes
+        return Cell(self._block_of_scratch, start, nbytes)
+
+    def _outside(self, base: Buffer) -> int:
+        """The block of memory from outside: a constant, or a state that the program writes to."""
+        found = self._of_memory.get(base.serial)
+        if found is None:
+            is_state = base.serial in self._changed
+            name = self._named.get(base.serial, "")
+            if base.serial in self._panels:
+                weight = self._named.get(self._panels[base.serial].base.serial, "weight")
+                name = f"packed {weight}"
+            elif is_numbers(base):
+                name = "0, 1, 2, ..."
+            name = self._unique(name or "state") if is_state else name
+            kind = BlockKind.STATE if is_state else BlockKind.CONSTANT
+            found = self._add(Block(kind, name, base.nbytes, base, is_state))
+            self._of_memory[base.serial] = found
+        return found
+
+    # -- inputs ----------------------------------------------------------------------------------
+
+    def _add_inputs(self) -> None:
+        """Adds the blocks of arguments, of states that the function finds, and of new values."""
+        replay = self._replay
+        kinds = replay.batch.kinds
+        written = {
+            buffer
+            for run in self._runs
+            for i, buffer in enumerate(run.buffers)
+            if isinstance(buffer, int) and run.runner.access(i)[1]
+        }
+        for number, (label, dtype) in enumerate(self._labels):
+            _, size, memory_dtype = kinds[number]
+            nbytes = size * memory_dtype.itemsize
+            kind = BlockKind.ARGUMENT
+            block = Block(kind, self._unique(label), nbytes, None, number in written)
+            self._add_tensor(number, self._add(block), dtype)
+        self._add_found(written)
+        self.given = len(self._tensors)
+        self._add_values()
+        for part in replay.parts:
+            whole = self._inputs[part.number]
+            start, nbytes = part.offset * part.dtype.itemsize, part.size * part.dtype.itemsize
+            self._inputs.append(Cell(whole.block, whole.offset + start, nbytes))
+
+    def _add_tensor(self, number: int, block: int, dtype: DType) -> TensorSpec:
+        """Adds a given tensor, whose view of its memory was noted in the capture."""
+        name, nbytes = self.blocks[block].name, self.blocks[block].nbytes
+        self._inputs.append(Cell(block, 0, nbytes))
+        view = view_of_chain(*self._replay.layouts[number])
+        spec = self._spec(name, view, dtype, Cell(block, 0, nbytes))
+        self._tensors.append(spec)
+        return spec
+
+    def _spec(self, name: str, view: View | None, dtype: DType, cell: Cell) -> TensorSpec:
+        if view is None or view.mask is not None or not isinstance(view.offset, int):
+            raise ExportError(
+                f"{name} is a view that sizes and strides alone cannot describe; pass or return a "
+                "copy of it, x.contiguous()"
+            )
+        start = view.offset * dtype.itemsize
+        place = Cell(cell.block, cell.offset + start, cell.nbytes - start)
+        return TensorSpec(name, view.shape, view.strides, dtype, place)
+
+    def _add_found(self, written: set[int]) -> None:
+        """Adds the gradients and the states that the function finds by itself."""
+        replay = self._replay
+        self._spots: dict[Any, list[int]] = {}
+        """The numbers of the tensors in each place that the function reads and replaces."""
+        tensors: list[Tensor] = []
+        buffers: list[Buffer] = []
+        if replay.found.add_to(tensors, buffers) != replay.found_key:
+            raise ExportError(
+                "the gradients or states that the function finds are of another kind now than in "
+                "the captured call; call the function again, then export it"
+            )
+        present = iter(zip(tensors, buffers, strict=True))
+        for spot, kind in zip(replay.found.used, replay.found_key, strict=False):
+            if not isinstance(kind, tuple):
+                continue
+            way = state_name(way_to_spot(spot, self._ways))
+            count = len(kind) - 1
+            numbers = self._spots[_spot_key(spot)] = []
+            for place in range(count):
+                tensor, buffer = next(present)
+                number = len(self._tensors)
+                name = self._unique(way if count == 1 else f"{way}.{place}")
+                block = Block(BlockKind.STATE, name, buffer.nbytes, buffer, number in written)
+                self._states[name] = self._add_tensor(number, self._add(block), tensor.dtype)
+                numbers.append(number)
+
+    def _add_values(self) -> None:
+        """Gives each value that the program computes a block of its own, or scratch memory."""
+        outcome = self._replay.outcome
+        named: dict[int, str] = {}
+        for name, leaf in leaves_of("result", outcome.template):
+            self._note_value(named, name, leaf)
+        left = self._values_left()
+        for number, fresh in enumerate(outcome.fresh):
+            nbytes = fresh.size * fresh.dtype.itemsize
+            if number in named:
+                block = Block(BlockKind.RESULT, self._unique(named[number]), nbytes, None, True)
+                cell = Cell(self._add(block), 0, nbytes)
+            elif number in left:
+                block = Block(BlockKind.STATE, self._unique(left[number]), nbytes, None, True)
+                cell = Cell(self._add(block), 0, nbytes)
+            else:
+                cell = self._new_scratch(nbytes)
+            self._inputs.append(cell)
+        for number, _ in outcome.made:
+            fresh, cell = outcome.fresh[number], self._inputs[self.given + number]
+            name = self.blocks[cell.block].name
+            self._tensors.append(self._spec(name, dense(fresh.shape), fresh.dtype, cell))
+        for shared in outcome.shared:
+            whole = self._tensors[shared.whole]
+            view: View | None = View.create(whole.shape, whole.strides)
+            now = whole.shape
+            for (op, arg), _ in shared.moves:
+                row = MOVEMENTS.get(op) if isinstance(op, MovementOps) else None
+                if view is not None and row is not None and row.shape and row.view:
+                    now = row.shape(now, without_values(arg)[0])
+                    view = row.view(view, without_values(arg)[0], now)
+                else:
+                    view = None
+            self._tensors.append(self._spec(whole.name, view, whole.dtype, whole.cell))
+
+    def _values_left(self) -> dict[int, str]:
+        """The values that the function leaves in places that it does not read, with names."""
+        outcome = self._replay.outcome
+        found: dict[int, str] = {}
+        for effect in outcome.effects:
+            if self._key_of(effect) in self._spots:
+                continue
+            for name, leaf in leaves_of(self._name_of(effect), effect.leaf):
+                self._note_value(found, name, leaf)
+        return found
+
+    def _note_value(self, names: dict[int, str], name: str, leaf: Any) -> None:
+        """Notes the name of the new value that a leaf is, or is a view of."""
+        outcome = self._replay.outcome
+        while isinstance(leaf, int) and leaf >= self.given + len(outcome.made):
+            leaf = outcome.shared[leaf - self.given - len(outcome.made)].whole
+        if isinstance(leaf, int) and leaf >= self.given:
+            names.setdefault(outcome.made[leaf - self.given][0], name)
+
+    def _key_of(self, effect: Effect) -> Any:
+        where = effect.where
+        if isinstance(where, int):
+            return ("gradient of", where)
+        is_gradient = isinstance(where.holder, Tensor) and where.key == "grad"
+        return ("gradient", id(where.holder)) if is_gradient else where.identity
+
+    def _name_of(self, effect: Effect) -> str:
+        where = effect.where
+        if isinstance(where, int):
+            owner = self._labels[where][0] if where < len(self._labels) else "result"
+            return f"{owner}.grad"
+        return state_name(self._ways.to(where) or str(where.key))
+
+    # -- steps -----------------------------------------------------------------------------------
+
+    def _cell(self, buffer: Buffer | int, is_first_written: bool) -> Cell:
+        if isinstance(buffer, int):
+            return self._inputs[buffer]
+        base = buffer.base
+        start = self._scratch.get(base.serial)
+        if start is None and is_first_written and base.serial not in self._changed:
+            start = self._scratch[base.serial] = self._new_scratch(base.nbytes).offset
+        if start is not None:
+            return Cell(self._block_of_scratch, start + buffer.byte_offset, buffer.nbytes)
+        return Cell(self._outside(base), buffer.byte_offset, buffer.nbytes)
+
+    def _step(self, run: _Run) -> Step:
+        runner = run.runner
+        places = range(len(run.buffers))
+        access = [runner.access(place) for place in places]
+        # What a run writes comes first, so that memory it also reads is known to be scratch.
+        cells = [
+            self._cell(buffer, writes)
+            for buffer, (_, writes) in zip(run.buffers, access, strict=True)
+        ]
+        if isinstance(runner, BufferCopy):
+            return Copy(cells[0], cells[1])
+        assert isinstance(runner, CompiledASTRunner)
+        values: tuple[Value, ...] = (*runner.fixed, *runner.vars)
+        return Kernel(
+            *(runner.name, runner, run.ast, tuple(cells), values),
+            reads=frozenset([place for place in places if access[place][0]]),
+            writes=frozenset([place for place in places if access[place][1]]),
+            line=run.line,
+        )
+
+    def _leave(self, effect: Effect) -> Iterator[TensorSpec]:
+        """Adds the copies by which an effect puts tensors into its place; gives the new states."""
+        targets = self._spots.get(self._key_of(effect))
+        name = self._name_of(effect)
+        for place, (label, leaf) in enumerate(leaves_of(name, effect.leaf)):
+            source = self._tensor_at(label, leaf)
+            if targets is not None:
+                self._copy(self._tensors[targets[place]], source, label)
+                continue
+            block = self.blocks[source.cell.block]
+            if block.kind is BlockKind.STATE and block.name == label:
+                yield TensorSpec(label, source.shape, source.strides, source.dtype, source.cell)
+                continue
+            nbytes = source.cell.nbytes
+            made = self._add(Block(BlockKind.STATE, self._unique(label), nbytes, None, True))
+            whole = Cell(made, 0, nbytes)
+            spec = TensorSpec(label, source.shape, source.strides, source.dtype, whole)
+            self._copy(spec, source, label)
+            yield spec
+
+    def _copy(self, to: TensorSpec, source: TensorSpec, name: str) -> None:
+        if to.strides != source.strides or to.cell.nbytes != source.cell.nbytes:
+            raise ExportError(
+                f"the function leaves a view in {name}; assign a copy of it, x.contiguous()"
+            )
+        self._copies.append(Copy(to.cell, source.cell))
+
+    def _tensor_at(self, name: str, leaf: Any) -> TensorSpec:
+        """The tensor that a leaf stands for: a number, or a handle on memory from before."""
+        if isinstance(leaf, int):
+            return self._tensors[leaf]
+        node = leaf.lazydata
+        found = follow(node)
+        if found is None:
+            raise ExportError(f"{name} is a constant tensor without memory; return x.contiguous()")
+        view = view_of_chain(*layout(node))
+        buffer, _ = found
+        block = self._outside(buffer.base)
+        cell = Cell(block, buffer.byte_offset, buffer.nbytes)
+        return self._spec(self.blocks[block].name or name, view, leaf.dtype, cell)
+
+    def _simultaneous(self) -> list[Copy]:
+        """The copies at the end, as if all were made at once: sources that others overwrite first
+        go to scratch memory."""
+        targets = {copy.to.block for copy in self._copies}
+        saved: list[Copy] = []
+        copies: list[Copy] = []
+        for copy in self._copies:
+            if copy.to == copy.source:
+                continue
+            if copy.source.block in targets:
+                aside = self._new_scratch(copy.source.nbytes)
+                saved.append(Copy(aside, copy.source))
+                copies.append(Copy(copy.to, aside))
+            else:
+                copies.append(copy)
+        return [*saved, *copies]
+
+    def program(self) -> ExportedProgram:
+        """The program."""
+        replay = self._replay
+        self._add_inputs()
+        steps = [self._step(run) for run in self._runs]
+        effects = [spec for effect in replay.outcome.effects for spec in self._leave(effect)]
+        results = [
+            self._renamed(name, self._tensor_at(name, leaf))
+            for name, leaf in leaves_of("result", replay.outcome.template)
+        ]
+        steps += self._simultaneous()
+        numbers = iter(range(len(results)))
+        template = mapped(
+            replay.outcome.template, lambda leaf: None if leaf is None else next(numbers)
+        )
+        scratch = Block(BlockKind.SCRATCH, "", round_up(self._scratch_bytes, ALIGNMENT), None, True)
+        self.blocks[self._block_of_scratch] = scratch
+        variables = {
+            value
+            for step in steps
+            if isinstance(step, Kernel)
+            for value in step.values
+            if isinstance(value, Variable)
+        }
+        sizes = [s for spec in (*self._tensors, *results) for s in (*spec.shape, *spec.strides)]
+        for size in [*sizes, *replay.limits]:
+            found = set() if isinstance(size, int) else size.vars()
+            variables |= {one for one in found if isinstance(one, Variable)}
+        return ExportedProgram(
+            self._name,
+            tuple(self.blocks),
+            arguments=tuple(self._tensors[: len(self._labels)]),
+            states=tuple([*self._states.values(), *self._states_outside()]),
+            effects=tuple(effects),
+            results=tuple(results),
+            template=template,
+            variables=tuple(sorted(variables, key=lambda one: one.name)),
+            limits=tuple(replay.limits),
+            steps=tuple(steps),
+            numbers=tuple(replay.numbers.shown(self._ways.to)),
+        )
+
+    def _renamed(self, name: str, spec: TensorSpec) -> TensorSpec:
+        return TensorSpec(name, spec.shape, spec.strides, spec.dtype, spec.cell)
+
+    def _states_outside(self) -> Iterator[TensorSpec]:
+        """The states in memory from outside, as whole tensors where the function reaches them."""
+        known = {
+            memory_serial(tensor.lazydata): tensor
+            for _, tensor in reversed(self._ways.tensors)
+            if tensor._parent is None
+        }
+        for serial, number in self._of_memory.items():
+            block = self.blocks[number]
+            if block.kind is not BlockKind.STATE or block.memory is None:
+                continue
+            tensor = known.get(serial)
+            dtype = block.memory.dtype
+            shape: tuple[sint, ...] = (block.memory.size,)
+            if tensor is not None and tensor.lazydata.size == block.memory.size:
+                shape = without_values(tensor.shape)[0]
+            view = dense(shape)
+            yield self._spec(block.name, view, dtype, Cell(number, 0, block.nbytes))
+
+
+def _spot_key(spot: Any) -> Any:
+    """The key of an implicit input, as `_key_of` has it for an effect."""
+    if not isinstance(spot, Place):
+        return ("gradient", id(spot()))
+    is_gradient = isinstance(spot.holder, Tensor) and spot.key == "grad"
+    return ("gradient", id(spot.holder)) if is_gradient else spot.identity
+
+
+def leaves_of(name: str, template: Any) -> Iterator[tuple[str, Any]]:
+    """The leaves of a template but None, and the expressions for them."""
+    if isinstance(template, list | tuple):
+        for number, part in enumerate(template):
+            yield from leaves_of(f"{name}.{number}", part)
+    elif isinstance(template, dict):
+        for key, part in template.items():
+            yield from leaves_of(f"{name}.{key}", part)
+    elif template is not None:
+        yield name, template

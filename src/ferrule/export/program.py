@@ -1,0 +1,180 @@
+"""Exported programs: what a replay runs, as data, for backends that write it to files.
+
+A backend reads an `ExportedProgram` in this order:
+
+1. `blocks` are the memory. Blocks of constants are bytes that come with the program, and that
+   nothing writes to. Arguments and results are the caller's. State is memory that outlives a call:
+   it starts with the block's `contents` (None: the program writes it before it reads it). Scratch
+   is memory for one call; values with disjoint live ranges already share it.
+2. `arguments`, `states` and `results` are the tensors in those blocks, with names, shapes, strides
+   and dtypes. A result may lie in the block of an argument or of a state; it then is an alias.
+   `effects` are tensors that the function leaves somewhere, such as gradients: states that each
+   call writes anew.
+3. `variables` are integers that each call is given. Refuse a value outside of the bounds, and
+   values with which one of `limits` is negative: a kernel would leave its memory.
+4. `steps` run in order. A `Kernel` takes the address of each of its `cells`, then each of its
+   `values`: a number, or a variable. A `Copy` moves bytes between cells that do not overlap.
+
+Addresses of blocks are multiples of `ALIGNMENT`. Sizes in bytes are for the largest values of the
+variables, so memory is planned once.
+
+A backend that compiles for another target takes the tree `kernel.ast`, schedules it for that
+target (`linearize_for`), and calls what comes out with the same cells and values. It asks for
+programs with `packed=False`: packed copies of weights have the layout of one target.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from enum import Enum
+from typing import TYPE_CHECKING, Any, Final, TypeAlias, final
+
+from ferrule.base.records import dataclass
+from ferrule.device.runner import CompiledASTRunner
+from ferrule.ir.buffer import Buffer
+from ferrule.ir.dtype import DType
+from ferrule.ir.expr import Expr, Variable, as_expr, sint
+from ferrule.ir.lazyop import LazyOp
+
+if TYPE_CHECKING:
+    from numpy import ndarray
+
+ALIGNMENT: Final = 64
+"""Bytes; addresses of blocks are multiples of this: a cache line, and the widest vector."""
+
+
+class ExportError(ValueError):
+    """A captured function cannot be exported; the message names what stands in the way."""
+
+
+class BlockKind(Enum):
+    """What a block of memory is for."""
+
+    ARGUMENT = "argument"
+    RESULT = "result"
+    CONSTANT = "constant"
+    STATE = "state"
+    SCRATCH = "scratch"
+
+
+@final
+@dataclass(frozen=True)
+class Block:
+    """`nbytes` of memory. Constants, and states with a first value, have `memory`."""
+
+    kind: BlockKind
+    name: str
+    """The name of the tensor in it; empty for scratch, and for constants without a name."""
+    nbytes: int
+    memory: Buffer | None = None
+    is_written: bool = False
+    """True if the program writes to it."""
+
+    @property
+    def contents(self) -> ndarray[Any, Any] | None:
+        """The present bytes of a constant, or the first ones of a state."""
+        return None if self.memory is None else self.memory.copied((self.memory.size,)).view("u1")
+
+
+@final
+@dataclass(frozen=True)
+class Cell:
+    """`nbytes` from byte `offset` on in a block, which is given by its number."""
+
+    block: int
+    offset: int
+    nbytes: int
+
+
+@final
+@dataclass(frozen=True)
+class TensorSpec:
+    """A tensor: element `i` is `sum(i[k] * strides[k])` elements behind the start of its cell."""
+
+    name: str
+    shape: tuple[sint, ...]
+    strides: tuple[sint, ...]
+    dtype: DType
+    cell: Cell
+
+    @property
+    def capacity(self) -> tuple[int, ...]:
+        """The shape with the largest values of the variables."""
+        return tuple([as_expr(size).max for size in self.shape])
+
+
+Value: TypeAlias = int | Variable
+
+
+@final
+@dataclass(frozen=True)
+class Kernel:
+    """A run of a compiled kernel: `runner` has its machine code, `ast` is what it computes.
+
+    `ast` is None for packed kernels. `reads` and `writes` are positions among the cells.
+    """
+
+    name: str
+    runner: CompiledASTRunner
+    ast: LazyOp | None
+    cells: tuple[Cell, ...]
+    values: tuple[Value, ...]
+    reads: frozenset[int]
+    writes: frozenset[int]
+    line: str = ""
+    """The line of the program that asked for the result, as `file:line`."""
+
+
+@final
+@dataclass(frozen=True)
+class Copy:
+    """A copy of the bytes of `source` to `to`; both have the same size, and do not overlap."""
+
+    to: Cell
+    source: Cell
+
+
+Step: TypeAlias = Kernel | Copy
+
+
+@final
+@dataclass(frozen=True)
+class ExportedProgram:
+    """A captured function as data. See the docstring of the module for how to use one."""
+
+    name: str
+    blocks: tuple[Block, ...]
+    arguments: tuple[TensorSpec, ...]
+    states: tuple[TensorSpec, ...]
+    effects: tuple[TensorSpec, ...]
+    results: tuple[TensorSpec, ...]
+    template: Any
+    """What the function returns, with the number of a result in the place of each tensor."""
+    variables: tuple[Variable, ...]
+    limits: tuple[Expr, ...]
+    steps: tuple[Step, ...]
+    numbers: tuple[str, ...] = ()
+    """The Python values that the function found, and that are fixed in the program."""
+
+    def of_kind(self, kind: BlockKind) -> Iterator[tuple[int, Block]]:
+        """The blocks of one kind, with their numbers."""
+        return ((n, block) for n, block in enumerate(self.blocks) if block.kind is kind)
+
+    def nbytes(self, kind: BlockKind) -> int:
+        """The bytes of all blocks of one kind."""
+        return sum([block.nbytes for _, block in self.of_kind(kind)])
+
+    @property
+    def kernels(self) -> list[Kernel]:
+        """The steps that are kernels."""
+        return [step for step in self.steps if isinstance(step, Kernel)]
+
+    def check_values(self, values: Mapping[Variable, int]) -> None:
+        """Raises `ValueError` for a variable without a value, or with one that does not fit."""
+        for variable in self.variables:
+            if variable not in values:
+                raise ValueError(f"{self.name}: variable {variable.name} has no value")
+            variable.bind(values[variable])
+        for spare in self.limits:
+            if spare.infer(values) < 0:
+                raise ValueError(f"{self.name}: {spare} is negative with these values")

@@ -1,0 +1,252 @@
+"""Exported programs compute the same bits as the replays that they are made of."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from ferrule import Tensor, TinyJit, Variable, nn
+from ferrule.export import ExportError, exported_program
+from ferrule.export.interpret import Instance
+from ferrule.export.program import BlockKind
+
+
+def rand(*shape: int, seed: int = 0) -> np.ndarray:
+    return np.random.default_rng(seed).standard_normal(shape).astype(np.float32)
+
+
+class Net:
+    def __init__(self) -> None:
+        self.c1 = nn.Conv2d(1, 8, 3, padding=1)
+        self.c2 = nn.Conv2d(8, 16, 3, padding=1)
+        self.l1 = nn.Linear(16 * 7 * 7, 10)
+
+    def __call__(self, x: Tensor) -> Tensor:
+        x = self.c1(x).relu().max_pool2d(2)
+        x = self.c2(x).relu().max_pool2d(2)
+        return self.l1(x.flatten(1))
+
+
+@pytest.mark.parametrize("packed", [True, False])
+def test_a_network_gives_the_replays_bits(packed: bool) -> None:
+    Tensor.manual_seed(0)
+    net = Net()
+    for parameter in nn.state.get_parameters(net):
+        parameter.requires_grad = False
+
+    @TinyJit
+    def classify(x: Tensor) -> tuple[Tensor, Tensor]:
+        y = net(x)
+        return y.softmax(-1).realize(), y.argmax(-1).realize()
+
+    x = rand(16, 1, 28, 28)
+    for _ in range(4):
+        wanted = [y.numpy() for y in classify(Tensor(x))]
+    program = exported_program(classify, packed=packed)
+    assert [(one.name, one.shape) for one in program.arguments] == [("x", (16, 1, 28, 28))]
+    assert [one.name for one in program.results] == ["result.0", "result.1"]
+    assert not list(program.of_kind(BlockKind.STATE))
+    instance = Instance(program)
+    instance.arguments["x"][:] = x
+    instance.run()
+    for result, expected in zip(instance.results.values(), wanted, strict=True):
+        if packed:
+            assert result.tobytes() == expected.tobytes()
+        else:
+            np.testing.assert_allclose(result, expected, rtol=1e-5)
+    names = {block.name for _, block in program.of_kind(BlockKind.CONSTANT)}
+    assert {"net.c1.bias", "net.l1.bias"} <= names
+
+
+def test_a_training_step_keeps_parameters_and_the_optimizer_as_state() -> None:
+    Tensor.manual_seed(0)
+    net = Net()
+    optimizer = nn.optim.Adam(nn.state.get_parameters(net), lr=1e-3)
+
+    @TinyJit
+    def step(x: Tensor, y: Tensor) -> Tensor:
+        with Tensor.train():
+            optimizer.zero_grad()
+            loss = net(x).dropout(0.1).sparse_categorical_crossentropy(y).backward()
+            optimizer.step()
+        return loss.realize()
+
+    x, y = rand(8, 1, 28, 28), np.arange(8, dtype=np.int32)
+    for _ in range(4):
+        step(Tensor(x), Tensor(y))
+    program = exported_program(step)
+    instance = Instance(program)
+    assert {"net.c1.weight", "net.l1.bias", "random_numbers"} <= instance.states.keys()
+    instance.arguments["x"][:], instance.arguments["y"][:] = x, y
+    losses = []
+    for _ in range(3):
+        instance.run()
+        losses.append(instance.results["result"].copy())
+    assert losses[0] != losses[1]
+    for loss in losses:
+        assert step(Tensor(x), Tensor(y)).numpy().tobytes() == loss.tobytes()
+    assert instance.states["net.c1.weight"].tobytes() == net.c1.weight.numpy().tobytes()
+    gradient = net.c1.weight.grad
+    assert gradient is not None
+    assert instance.states["net.c1.weight.grad"].tobytes() == gradient.numpy().tobytes()
+
+
+def test_gradients_are_added_to_those_that_are_there() -> None:
+    w = Tensor(rand(3, 4), requires_grad=True)
+
+    @TinyJit
+    def accumulate(x: Tensor) -> Tensor:
+        loss = (x @ w).square().sum()
+        loss.backward()
+        return loss.realize()
+
+    x = rand(5, 3, seed=1)
+    for _ in range(4):
+        accumulate(Tensor(x))
+    instance = Instance(exported_program(accumulate))
+    instance.arguments["x"][:] = x
+    for _ in range(2):
+        instance.run()
+        accumulate(Tensor(x))
+    assert w.grad is not None
+    assert instance.states["w.grad"].tobytes() == w.grad.numpy().tobytes()
+
+
+def test_a_state_that_the_function_replaces_is_read_by_the_next_call() -> None:
+    class Filter:
+        def __init__(self) -> None:
+            self.now, self.before = Tensor(rand(4)), Tensor(rand(4, seed=1))
+
+        @TinyJit
+        def step(self, x: Tensor) -> Tensor:
+            y = self.now * 0.5 + self.before * 0.25 + x
+            self.before = self.now
+            self.now = y.realize()
+            return y
+
+    one = Filter()
+    for number in range(4):
+        one.step(Tensor(rand(4, seed=number)))
+    instance = Instance(exported_program(one.step))
+    for number in range(3):
+        instance.arguments["x"][:] = rand(4, seed=number)
+        instance.run()
+        wanted = one.step(Tensor(rand(4, seed=number))).numpy()
+        assert instance.results["result"].tobytes() == wanted.tobytes()
+    assert instance.states["before"].tobytes() == one.before.numpy().tobytes()
+
+
+def test_sizes_are_variables_with_bounds() -> None:
+    w = Tensor(rand(8, 3))
+    n = Variable("n", 1, 10)
+
+    @TinyJit
+    def total(x: Tensor) -> tuple[Tensor, Tensor]:
+        y = (x @ w).relu()
+        return y.realize(), y.sum(0).realize()
+
+    whole = rand(10, 8, seed=2)
+    for number in (3, 4, 5, 6):
+        total(Tensor(whole)[: n.bind(number)])
+    program = exported_program(total)
+    assert program.variables == (n,)
+    assert program.arguments[0].shape == (n, 8)
+    assert program.arguments[0].capacity == (10, 8)
+    instance = Instance(program)
+    instance.arguments["x"][:] = whole
+    for number in (1, 7, 10):
+        instance.run({n: number})
+        wanted, sums = total(Tensor(whole)[: n.bind(number)])
+        got = instance.array(program.results[0], {n: number})
+        assert got.shape == (number, 3)
+        assert got.tobytes() == np.ascontiguousarray(wanted.numpy()).tobytes()
+        assert instance.results["result.1"].tobytes() == sums.numpy().tobytes()
+    with pytest.raises(ValueError, match="n"):
+        instance.run({n: 11})
+    with pytest.raises(ValueError, match="n has no value"):
+        instance.run()
+
+
+def test_a_cache_is_state_that_a_variable_says_where_to_write() -> None:
+    position = Variable("position", 0, 7)
+    cache = Tensor.zeros(8, 4).contiguous().realize()
+
+    @TinyJit
+    def generate(x: Tensor, at: Variable) -> Tensor:
+        cache[at : at + 1] = x
+        return (cache[: at + 1] @ x.reshape(4, 1)).sum().realize()
+
+    for number in range(4):
+        generate(Tensor(rand(1, 4, seed=number)), position.bind(number))
+    program = exported_program(generate)
+    instance = Instance(program)
+    for number in range(4, 8):
+        x = rand(1, 4, seed=number)
+        instance.arguments["x"][:] = x
+        instance.run({position: number})
+        wanted = generate(Tensor(x), position.bind(number)).numpy()
+        assert instance.results["result"].tobytes() == wanted.tobytes()
+    assert instance.states["cache"].tobytes() == cache.numpy().tobytes()
+
+
+def test_results_may_be_arguments_states_and_views() -> None:
+    w = Tensor(rand(3, 4))
+
+    @TinyJit
+    def mixed(x: Tensor) -> dict[str, object]:
+        y = (x + 1).realize()
+        w.assign(w + 1).realize()
+        return {"x": x, "y": y, "turned": y.T, "w": w, "none": None}
+
+    x = rand(3, 4, seed=3)
+    for _ in range(4):
+        mixed(Tensor(x))
+    program = exported_program(mixed)
+    assert program.template == {"x": 0, "y": 1, "turned": 2, "w": 3, "none": None}
+    instance = Instance(program)
+    instance.arguments["x"][:] = x
+    instance.run()
+    wanted = mixed(Tensor(x))
+    for name in ("x", "y", "turned", "w"):
+        tensor = wanted[name]
+        assert isinstance(tensor, Tensor)
+        np.testing.assert_array_equal(instance.results[f"result.{name}"], tensor.numpy())
+
+
+def test_what_cannot_be_exported_is_listed_with_its_lines() -> None:
+    @TinyJit
+    def sorts(x: Tensor) -> Tensor:
+        return (x.sort()[0] + x.argsort()).realize()
+
+    with pytest.raises(ExportError, match="has no replay to export"):
+        exported_program(sorts)
+    for _ in range(3):
+        sorts(Tensor(rand(300, seed=1)))
+    with pytest.raises(ExportError, match=r"sort.*test_program\.py"):
+        exported_program(sorts)
+
+
+def test_arguments_that_share_memory_are_refused() -> None:
+    @TinyJit
+    def add(x: Tensor, y: Tensor) -> Tensor:
+        return (x + y).realize()
+
+    x = Tensor(rand(4))
+    for _ in range(3):
+        add(x, x)
+    with pytest.raises(ExportError, match="y and x share memory"):
+        exported_program(add)
+
+
+def test_values_with_disjoint_lives_share_scratch_memory() -> None:
+    ws = [Tensor(rand(64, 64, seed=number)) for number in range(8)]
+
+    @TinyJit
+    def deep(x: Tensor) -> Tensor:
+        for w in ws:
+            x = (x @ w).relu()
+        return x.realize()
+
+    for _ in range(3):
+        deep(Tensor(rand(64, 64)))
+    assert exported_program(deep).nbytes(BlockKind.SCRATCH) <= 3 * 64 * 64 * 4
