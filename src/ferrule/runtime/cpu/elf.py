@@ -12,7 +12,7 @@ from __future__ import annotations
 import ctypes
 import mmap
 import platform
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from struct import Struct
 from struct import error as StructError
@@ -27,18 +27,18 @@ class ObjectError(ValueError):
     """An object file that is malformed, or that asks for something the loader does not do."""
 
 
-_MAGIC = b"\x7fELF\x02\x01\x01"  # 64 bits, little endian, version 1
-_RELOCATABLE = 1
-_HEADER = Struct("<16sHHIQQQIHHHHHH")
-_SECTION = Struct("<IIQQQQIIQQ")
-_SYMBOL = Struct("<IBBHQQ")
-_RELOCATION = Struct("<QIIq")
+MAGIC = b"\x7fELF\x02\x01\x01"  # 64 bits, little endian, version 1
+RELOCATABLE = 1
+HEADER = Struct("<16sHHIQQQIHHHHHH")
+SECTION = Struct("<IIQQQQIIQQ")
+SYMBOL = Struct("<IBBHQQ")
+RELOCATION = Struct("<QIIq")
 
 _SYMBOL_TABLE, _RELOCATIONS_WITH_ADDEND, _NO_BITS, _RELOCATIONS_WITHOUT = 2, 4, 8, 9
 _INITIALISERS = (14, 15, 16)
 _UNWIND = 0x70000001
-_WRITE, _ALLOCATE, _EXECUTE, _THREAD_LOCAL = 1, 2, 4, 0x400
-_UNDEFINED, _ABSOLUTE, _FIRST_RESERVED = 0, 0xFFF1, 0xFF00
+WRITE, ALLOCATE, EXECUTE, _THREAD_LOCAL = 1, 2, 4, 0x400
+UNDEFINED, ABSOLUTE, _FIRST_RESERVED = 0, 0xFFF1, 0xFF00
 _GLOBAL_BINDINGS = (1, 2)
 _NO_RELOCATION = 0
 
@@ -50,7 +50,9 @@ _MAX_IMAGE = 1 << 30  # bytes; no kernel comes near it
 
 @final
 @dataclass(frozen=True, slots=True)
-class _Section:
+class Section:
+    """A section of an object file; `data` is empty for one of zeros."""
+
     kind: int
     flags: int
     data: bytes
@@ -61,13 +63,16 @@ class _Section:
 
     @property
     def loaded(self) -> bool:
+        """True if the section is part of the program in memory."""
         # Unwind tables are for exceptions, which kernels do not throw.
-        return bool(self.flags & _ALLOCATE) and self.kind != _UNWIND and self.size > 0
+        return bool(self.flags & ALLOCATE) and self.kind != _UNWIND and self.size > 0
 
 
 @final
 @dataclass(frozen=True, slots=True)
-class _Symbol:
+class Symbol:
+    """A symbol: `value` is its place in a section, given by number."""
+
     name: str
     section: int
     value: int
@@ -96,7 +101,7 @@ class LoadedObject:
 
 def supports(data: bytes) -> bool:
     """True if `load` is meant for this kind of object file, whatever its state."""
-    if HOST is None or len(data) < _HEADER.size or not data.startswith(_MAGIC):
+    if HOST is None or len(data) < HEADER.size or not data.startswith(MAGIC):
         return False
     if not HOST.has_coherent_instructions and _clear_cache() is None:
         return False
@@ -115,8 +120,8 @@ def load(data: bytes, externals: Mapping[str, int], machine: Machine | None = HO
     if machine is None:
         raise ObjectError(f"object file: no loader for {platform.machine()}; LLVM has one")
     try:
-        sections = _read_sections(data, machine)
-        symbols = _read_symbols(sections)
+        sections = read_sections(data, machine)
+        symbols = read_symbols(sections)
         return _Image(machine, sections, symbols, externals).load()
     except (StructError, IndexError) as cut_short:
         raise ObjectError(f"object file: truncated or malformed: {cut_short}") from cut_short
@@ -130,19 +135,20 @@ def _slice(data: bytes, start: int, size: int, what: str) -> bytes:
     return data[start : start + size]
 
 
-def _read_sections(data: bytes, machine: Machine) -> list[_Section]:
-    if not data.startswith(_MAGIC):
+def read_sections(data: bytes, machine: Machine) -> list[Section]:
+    """The sections of a relocatable object file."""
+    if not data.startswith(MAGIC):
         raise ObjectError(f"object file: not 64-bit little-endian ELF, it starts {data[:7]!r}")
-    header = _HEADER.unpack_from(data)
+    header = HEADER.unpack_from(data)
     kind, number, table, entry_size, count = header[1], header[2], header[6], *header[11:13]
-    if kind != _RELOCATABLE or number != machine.number:
+    if kind != RELOCATABLE or number != machine.number:
         raise ObjectError(
             f"object file: kind {kind} for machine {number}, expected a relocatable one"
-            f" ({_RELOCATABLE}) for {machine.name} ({machine.number})"
+            f" ({RELOCATABLE}) for {machine.name} ({machine.number})"
         )
-    if entry_size != _SECTION.size:
+    if entry_size != SECTION.size:
         raise ObjectError(f"object file: section headers of {entry_size} bytes, expected 64")
-    rows = _SECTION.iter_unpack(_slice(data, table, count * entry_size, "the section table"))
+    rows = SECTION.iter_unpack(_slice(data, table, count * entry_size, "the section table"))
     return [_read_section(data, *row) for row in rows]
 
 
@@ -158,40 +164,52 @@ def _read_section(
     info: int,
     alignment: int,
     _entry_size: int,
-) -> _Section:
+) -> Section:
     alignment = max(alignment, 1)
     if alignment & (alignment - 1) or alignment > mmap.PAGESIZE:
         raise ObjectError(f"object file: a section aligned to {alignment} bytes")
     if size > _MAX_IMAGE:
         raise ObjectError(f"object file: a section of {size} bytes")
-    if flags & _ALLOCATE and (flags & _THREAD_LOCAL or kind in _INITIALISERS):
+    if flags & ALLOCATE and (flags & _THREAD_LOCAL or kind in _INITIALISERS):
         raise ObjectError("object file: thread-local data and initialisers are not supported")
     contents = b"" if kind == _NO_BITS else _slice(data, offset, size, "a section")
-    return _Section(kind, flags, contents, size, link, info, alignment)
+    return Section(kind, flags, contents, size, link, info, alignment)
 
 
-def _read_symbols(sections: list[_Section]) -> list[_Symbol]:
+def read_symbols(sections: list[Section]) -> list[Symbol]:
+    """The symbols of an object file with these sections."""
     for section in sections:
         if section.kind == _SYMBOL_TABLE:
             names = sections[section.link].data
-            rows = _SYMBOL.iter_unpack(section.data)
+            rows = SYMBOL.iter_unpack(section.data)
             return [_read_symbol(names, row, len(sections)) for row in rows]
     return []
 
 
-def _read_symbol(
-    names: bytes, row: tuple[int, int, int, int, int, int], n_sections: int
-) -> _Symbol:
+def _read_symbol(names: bytes, row: tuple[int, int, int, int, int, int], n_sections: int) -> Symbol:
     name_offset, info, _, section, value, _ = row
     end = names.find(b"\0", name_offset)
     if end < 0:
         raise ObjectError(f"object file: a symbol's name at {name_offset} does not end")
     name = names[name_offset:end].decode("utf-8", "replace")
-    is_reserved = section >= _FIRST_RESERVED and section != _ABSOLUTE
+    is_reserved = section >= _FIRST_RESERVED and section != ABSOLUTE
     if is_reserved or n_sections <= section < _FIRST_RESERVED:
         # Source file names are absolute; common symbols and the like never come from LLVM IR.
         raise ObjectError(f"object file: symbol {name!r} is in section {section:#x}")
-    return _Symbol(name, section, value, info >> 4 in _GLOBAL_BINDINGS)
+    return Symbol(name, section, value, info >> 4 in _GLOBAL_BINDINGS)
+
+
+def read_relocations(sections: Sequence[Section]) -> list[tuple[int, int, int, int, int]]:
+    """The relocations of what is loaded, each as (section, offset in it, kind, symbol, addend)."""
+    found = []
+    for section in sections:
+        is_needed = section.info < len(sections) and sections[section.info].loaded
+        if section.kind == _RELOCATIONS_WITHOUT and is_needed:
+            raise ObjectError("object file: relocations without addends")
+        if section.kind == _RELOCATIONS_WITH_ADDEND and is_needed:
+            for offset, kind, symbol, addend in RELOCATION.iter_unpack(section.data):
+                found.append((section.info, offset, kind, symbol, addend))
+    return found
 
 
 # A stub, by which calls reach libc from far away: code that jumps, and the address; see
@@ -206,8 +224,8 @@ class _Image:
     def __init__(
         self,
         machine: Machine,
-        sections: list[_Section],
-        symbols: list[_Symbol],
+        sections: list[Section],
+        symbols: list[Symbol],
         externals: Mapping[str, int],
     ) -> None:
         self.machine = machine
@@ -230,29 +248,21 @@ class _Image:
 
     def _place(self, end: int, writable: bool) -> int:
         for index, section in enumerate(self.sections):
-            if section.loaded and bool(section.flags & _WRITE) == writable:
-                if writable and section.flags & _EXECUTE:
+            if section.loaded and bool(section.flags & WRITE) == writable:
+                if writable and section.flags & EXECUTE:
                     raise ObjectError("object file: a section is both writable and executable")
                 self.offsets[index] = round_up(end, section.alignment)
                 end = self.offsets[index] + section.size
         return end
 
     def _relocations(self) -> list[tuple[int, int, int, int, int]]:
-        """The relocations, each as (section, offset in it, kind, symbol, addend)."""
-        found = []
-        for section in self.sections:
-            if section.kind == _RELOCATIONS_WITHOUT and section.info in self.offsets:
-                raise ObjectError("object file: relocations without addends")
-            if section.kind == _RELOCATIONS_WITH_ADDEND and section.info in self.offsets:
-                for offset, kind, symbol, addend in _RELOCATION.iter_unpack(section.data):
-                    found.append((section.info, offset, kind, symbol, addend))
-        return found
+        return read_relocations(self.sections)
 
     def _symbols_with_stubs(self) -> list[int]:
         needed: dict[int, None] = {}
         for _, _, kind, index, _ in self._relocations():
             is_call = kind in self.machine.calls
-            is_call_out = is_call and self.symbols[index].section == _UNDEFINED
+            is_call_out = is_call and self.symbols[index].section == UNDEFINED
             if is_call_out or kind in self.machine.cells:
                 needed[index] = None
         return list(needed)
@@ -278,15 +288,15 @@ class _Image:
         code = memoryview(image).toreadonly()[: self.protected]
         return LoadedObject(defined, code, image)
 
-    def _symbol_address(self, symbol: _Symbol) -> int:
-        if symbol.section == _UNDEFINED:
+    def _symbol_address(self, symbol: Symbol) -> int:
+        if symbol.section == UNDEFINED:
             if symbol.name not in self.externals:
                 known = ", ".join(sorted(self.externals)) or "nothing"
                 raise ObjectError(
                     f"object file: it needs {symbol.name!r} from outside; there is {known}"
                 )
             return self.externals[symbol.name]
-        if symbol.section == _ABSOLUTE:
+        if symbol.section == ABSOLUTE:
             return symbol.value
         if symbol.section not in self.offsets or symbol.value > _MAX_IMAGE:
             raise ObjectError(f"object file: symbol {symbol.name!r} is not in memory")
