@@ -57,6 +57,13 @@ class Prepacked:
     kernel: Kernel
     copies: tuple[Copy, ...]
 
+    def reads(self, slot: int) -> bool:
+        """True if the kernel still reads the buffer in a slot, beside the copies of it."""
+        loops = [loop for nest in self.kernel.nests for loop in nest.loops]
+        bounds = [e for x in loops for e in (x.start, x.end, x.peel) if isinstance(e, Expr)]
+        values = [e for nest in self.kernel.nests for e in expressions(nest)]
+        return any(e.op is ExprOp.LOAD and e.arg == slot for e in toposort([*values, *bounds]))
+
 
 def prepack(kernel: Kernel, constant: Set[int], sizes: Sequence[int], target: Target) -> Prepacked:
     """The kernel without those copies of `constant` slots that are worth taking out.

@@ -15,7 +15,7 @@ from ferrule.codegen.policy import copies_own_memory
 from ferrule.device import Compiled, CompiledASTRunner
 from ferrule.ir.dtype import DType, dtypes
 
-_TABLE = "packed"
+_TABLE = "packed kernels"
 
 
 @dataclass(frozen=True)
@@ -26,6 +26,8 @@ class PackedCopy:
     source: int
     size: int
     dtype: DType
+    is_all: bool
+    """True if the kernel reads nothing of that buffer but the copy."""
 
 
 @dataclass(frozen=True)
@@ -112,7 +114,10 @@ def _sources(device: Compiled, request: Request) -> tuple[list[Any], list[_Sourc
     if not found.copies:
         return [], []
     kernels = [found.kernel, *(copy.kernel for copy in found.copies)]
-    copies = [(copy.source, copy.elements, copy.dtype.name) for copy in found.copies]
+    copies = [
+        (copy.source, copy.elements, copy.dtype.name, not found.reads(copy.source))
+        for copy in found.copies
+    ]
     texts = [(x.name, device.renderer.render(x.name, linearize(x))) for x in kernels]
     return copies, texts
 
@@ -136,9 +141,12 @@ def _loaded(device: Compiled, request: Request, entry: bytes) -> PackedForm | No
     main, *packers = runners
     _take_after(main, request.runner)
     found = []
-    for (source, size, dtype), packer in zip(copies, packers, strict=True):
+    for (source, size, dtype, is_all), packer in zip(copies, packers, strict=True):
         packer.mem_estimate = size * dtypes.from_name(dtype).itemsize + request.sizes[source]
-        found.append(PackedCopy(packer, source, size, dtypes.from_name(dtype)))
+        found.append(PackedCopy(packer, source, size, dtypes.from_name(dtype), is_all))
+    copied = {copy.source for copy in found if copy.is_all}
+    first = len(request.sizes)
+    main.reads = (main.reads or frozenset()) - copied | {*range(first, first + len(found))}
     return PackedForm(main, tuple(found))
 
 
