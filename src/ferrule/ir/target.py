@@ -285,6 +285,35 @@ def detect_cpu(
     features = _features(arch, _text_of(cpuinfo))
     if features != _without_tiles(features) and cpuinfo is _CPUINFO and not _may_use_tiles():
         features = _without_tiles(features)
+    return _cpu(arch, features, caches)
+
+
+_COMMON = "sse3 ssse3 sse4.1 sse4.2 popcnt avx avx2 fma f16c bmi bmi2 lzcnt"
+"""The features of the level x86-64-v3, which processors with AVX2 have."""
+_NAMED = {
+    "avx512": ("x86-64", f"{_COMMON} avx512f avx512bw avx512cd avx512dq avx512vl"),
+    "avx2": ("x86-64", _COMMON),
+    "sse2": ("x86-64", ""),
+    "neon": ("aarch64", "neon"),
+}
+
+
+def named_cpu(name: str) -> Target:
+    """The target of all processors with an instruction set: avx512, avx2, sse2, or neon.
+
+    Sizes of caches are those of this machine. Raises `ValueError` for another name.
+
+    >>> named_cpu("avx2").vector_bytes
+    32
+    """
+    if name not in _NAMED:
+        raise ValueError(f"no target is called {name!r}; there are {', '.join(_NAMED)}")
+    arch, features = _NAMED[name]
+    return _cpu(arch, frozenset(features.split()), _CACHES)
+
+
+def _cpu(arch: str, features: frozenset[str], caches: Path) -> Target:
+    """The target of processors with these features."""
     level = _level(arch, features)
     has_fma = arch == "aarch64" or "fma" in features
     native_ops = {"SQRT"}
