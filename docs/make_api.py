@@ -27,6 +27,7 @@ modules of `ferrule.tensor` are. A parameter called `axis` may be called `dim` a
 MODULES = {
     "ferrule": "ferrule",
     "ferrule.fft": "ferrule.fft",
+    "ferrule.export": "ferrule.export",
     "ferrule.onnx": "ferrule.onnx",
     "ferrule.torch": "ferrule.torch",
     "ferrule.signal": "ferrule.signal",

@@ -59,6 +59,7 @@ NAV: dict[str, list[str]] = {
         "docs/coming-from-pytorch.md",
         "docs/onnx.md",
         "docs/pytorch-models.md",
+        "docs/export.md",
         "docs/array-api.md",
         "docs/performance.md",
     ],

@@ -40,6 +40,7 @@ PUBLIC = {
     "jacrev",
     "jvp",
     "linearize",
+    "load",
     "nn",
     "no_grad",
     "onnx",

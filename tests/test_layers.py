@@ -32,9 +32,10 @@ def rows_of(room: str) -> list[str]:
 
 LISTED = [file for room in (*ROOMS, "") for file in rows_of(room)]
 
-# The table of devices, the namespace of functions on tensors, and what the documents have in
-# helpers: the only edges upward. The backend of einops says of which module's tensors it is.
-NAMES_OTHERS = {"base.helpers", "device", "einops_backend", "tensor.namespace"}
+# The table of devices, the namespace of functions on tensors, the method that exports a captured
+# function, and what the documents have in helpers: the only edges upward. The backend of einops
+# says of which module's tensors it is.
+NAMES_OTHERS = {"base.helpers", "device", "einops_backend", "jit", "tensor.namespace"}
 
 # In `tensor/base.py`, for type checkers alone: the class that is made of the functions above it.
 FOR_CHECKERS = "from ferrule.tensor import Tensor as Tensor"

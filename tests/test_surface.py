@@ -115,6 +115,7 @@ MODULES = {
     "ferrule.nn.utils": """
         clip_grad_norm_ clip_grad_value_ get_total_norm parameters_to_vector vector_to_parameters
     """,
+    "ferrule.export": "export exported_program load ExportedProgram ExportError LoadError",
     "ferrule.onnx": "load Model OnnxError",
     "ferrule.signal": "stft istft windows",
     "ferrule.torch": "from_exported Model TorchError",

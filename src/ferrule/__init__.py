@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     )
     from ferrule.base.helpers import GlobalCounters
     from ferrule.device import Device
+    from ferrule.export.loading import load
     from ferrule.ir.dtype import dtypes
     from ferrule.ir.expr import Variable
     from ferrule.jit import TinyJit
@@ -73,6 +74,7 @@ __all__ = [
     "jacrev",
     "jvp",
     "linearize",
+    "load",
     "nn",
     "no_grad",
     "onnx",
@@ -105,6 +107,7 @@ _HOMES = {
     "no_grad": "autograd",
     "set_float32_matmul_precision": "base.config",
     "set_num_threads": "base.config",
+    "load": "export.loading",
     "tune": "jit.tuning",
 }
 _MODULES = ("array_api", "fft", "nn", "onnx", "signal", "torch")

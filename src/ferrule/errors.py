@@ -16,6 +16,7 @@ from ferrule.device import CompileError, DeviceUnavailableError, UnknownDeviceEr
 from ferrule.device.capture import GraphException, JitError
 from ferrule.device.runner import RunnerError
 from ferrule.engine.loop_body import LoopError
+from ferrule.export.loading import LoadError
 from ferrule.export.program import ExportError
 from ferrule.ir.buffer import AllocationSizeError, BufferUseError
 from ferrule.ir.dtype import DTypeError
@@ -45,6 +46,7 @@ __all__ = [
     "GraphException",
     "JitError",
     "LinalgError",
+    "LoadError",
     "LoopError",
     "OnnxError",
     "OpError",

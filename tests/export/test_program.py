@@ -250,3 +250,21 @@ def test_values_with_disjoint_lives_share_scratch_memory() -> None:
     for _ in range(3):
         deep(Tensor(rand(64, 64)))
     assert exported_program(deep).nbytes(BlockKind.SCRATCH) <= 3 * 64 * 64 * 4
+
+
+def test_weights_are_in_a_program_once() -> None:
+    layers = [nn.Linear(512, 512, bias=False) for _ in range(3)]
+    for layer in layers:
+        layer.weight.requires_grad = False
+
+    @TinyJit
+    def deep(x: Tensor) -> Tensor:
+        for layer in layers:
+            x = layer(x).relu()
+        return x.realize()
+
+    for _ in range(4):
+        deep(Tensor(rand(128, 512)))
+    packed, plain = exported_program(deep), exported_program(deep, packed=False)
+    assert any(block.name == "packed layers.0.weight" for block in packed.blocks)
+    assert packed.nbytes(BlockKind.CONSTANT) == plain.nbytes(BlockKind.CONSTANT) == 3 << 20

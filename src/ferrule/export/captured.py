@@ -213,6 +213,8 @@ class _Builder:
         """The first byte of each arena in the scratch block, by serial number."""
         self._scratch_bytes = 0
         self._block_of_scratch = self._add(Block(BlockKind.SCRATCH, "", 0))
+        self._unused = Cell(self._block_of_scratch, 0, 0)
+        """In the place of memory that a kernel takes, but does not use: packed weights."""
         self._copies: list[Copy] = []
         self._tensors: list[TensorSpec] = []
         """The tensors that leaves of results and effects number."""
@@ -313,7 +315,9 @@ class _Builder:
         """The numbers of the tensors in each place that the function reads and replaces."""
         tensors: list[Tensor] = []
         buffers: list[Buffer] = []
-        if replay.found.add_to(tensors, buffers) != replay.found_key:
+        used = len(replay.found.used)
+        # The rest of the key says which other parameters have gradients: no memory of the program.
+        if replay.found.add_to(tensors, buffers)[:used] != replay.found_key[:used]:
             raise ExportError(
                 "the gradients or states that the function finds are of another kind now than in "
                 "the captured call; call the function again, then export it"
@@ -420,8 +424,8 @@ class _Builder:
         access = [runner.access(place) for place in places]
         # What a run writes comes first, so that memory it also reads is known to be scratch.
         cells = [
-            self._cell(buffer, writes)
-            for buffer, (_, writes) in zip(run.buffers, access, strict=True)
+            self._cell(buffer, writes) if reads or writes else self._unused
+            for buffer, (reads, writes) in zip(run.buffers, access, strict=True)
         ]
         if isinstance(runner, BufferCopy):
             return Copy(cells[0], cells[1])
@@ -499,7 +503,7 @@ class _Builder:
         steps = [self._step(run) for run in self._runs]
         effects = [spec for effect in replay.outcome.effects for spec in self._leave(effect)]
         results = [
-            self._renamed(name, self._tensor_at(name, leaf))
+            self._result(name, self._tensor_at(name, leaf))
             for name, leaf in leaves_of("result", replay.outcome.template)
         ]
         steps += self._simultaneous()
@@ -531,11 +535,19 @@ class _Builder:
             variables=tuple(sorted(variables, key=lambda one: one.name)),
             limits=tuple(replay.limits),
             steps=tuple(steps),
+            inputs=tuple(self._inputs),
+            replayed=len(self._runs),
             numbers=tuple(replay.numbers.shown(self._ways.to)),
         )
 
-    def _renamed(self, name: str, spec: TensorSpec) -> TensorSpec:
-        return TensorSpec(name, spec.shape, spec.strides, spec.dtype, spec.cell)
+    def _result(self, name: str, spec: TensorSpec) -> TensorSpec:
+        """A tensor as a result of this name. A constant is copied: callers may write to it."""
+        cell = spec.cell
+        if self.blocks[cell.block].kind is BlockKind.CONSTANT:
+            block = Block(BlockKind.RESULT, self._unique(name), cell.nbytes, None, True)
+            cell = Cell(self._add(block), 0, cell.nbytes)
+            self._copies.append(Copy(cell, spec.cell))
+        return TensorSpec(name, spec.shape, spec.strides, spec.dtype, cell)
 
     def _states_outside(self) -> Iterator[TensorSpec]:
         """The states in memory from outside, as whole tensors where the function reaches them."""

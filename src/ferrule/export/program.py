@@ -153,6 +153,10 @@ class ExportedProgram:
     variables: tuple[Variable, ...]
     limits: tuple[Expr, ...]
     steps: tuple[Step, ...]
+    inputs: tuple[Cell, ...] = ()
+    """The memory of what the replay takes anew in each run, in its order; see `verify.py`."""
+    replayed: int = 0
+    """The number of steps that the replay runs; those behind them put tensors into their places."""
     numbers: tuple[str, ...] = ()
     """The Python values that the function found, and that are fixed in the program."""
 

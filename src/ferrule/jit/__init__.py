@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import functools
 import operator
+import os
 import sys
 import types
 import weakref
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
+from importlib import import_module
 from math import inf
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, final, overload
 from weakref import WeakSet
@@ -235,6 +237,30 @@ class TinyJit(Generic[ReturnType]):
         [(('result (1,) int32',), ('x (1,) int32',))]
         """
         return self._explain(self.fxn)
+
+    def export(
+        self, path: str | os.PathLike[str], format: str | None = None, **options: Any
+    ) -> Any:
+        """Writes what the replay used last runs to files that need no framework.
+
+        The format is that of the path's suffix, unless it is given: `so` (a shared library with a
+        header in C), `a` (a static one), `ferrule` (for `ferrule.load`), and others; docs/export.md
+        has them all. The files are compared with a replay before this returns; the returned object
+        has their names, and says what was compared.
+
+        Raises `ExportError` if there is no replay yet, and for what no exported program can do.
+
+        >>> import tempfile
+        >>> from ferrule import Tensor
+        >>> double = TinyJit(lambda x: x * 2)
+        >>> for i in range(3):
+        ...     y = double(Tensor([i], device="CPU"))
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     exported = double.export(f"{folder}/double.so")
+        >>> [file.name for file in exported.files]
+        ['double.so', 'double.h', 'double.py']
+        """
+        return _export(self, path, format, **options)
 
     def last_replay(
         self, function: Callable[..., Any] | None = None
@@ -617,6 +643,11 @@ class TinyJit(Generic[ReturnType]):
         return found[1]
 
 
+def _export(step: Any, path: str | os.PathLike[str], format: str | None, **options: Any) -> Any:
+    # The room of exports is above this one, and imports the compiler.
+    return import_module("ferrule.export").export(step, path, format, **options)
+
+
 def _reason_to_pass_on() -> str:
     """The reason why a call is neither captured nor replayed, whatever its arguments."""
     if not config().JIT:
@@ -661,6 +692,12 @@ class BoundJit(Generic[ReturnType]):
     def __call__(self, *args: Any, **kwargs: Any) -> ReturnType:
         """Calls the method, or replays it."""
         return self._jit._call(types.MethodType(self._jit.fxn, self._instance), args, kwargs)
+
+    def export(
+        self, path: str | os.PathLike[str], format: str | None = None, **options: Any
+    ) -> Any:
+        """Writes what the replay used last runs to files; see `TinyJit.export`."""
+        return _export(self, path, format, **options)
 
     def last_replay(self) -> tuple[Replay | None, CallKey, Callable[..., Any]]:
         """The replay used last; see `TinyJit.last_replay`."""

@@ -1,0 +1,159 @@
+"""The formats that a captured function is exported to: one table, and the function that uses it."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, Final, TypeAlias, final
+
+from ferrule.base.records import dataclass
+from ferrule.export import native
+from ferrule.export.loading import LoadError
+from ferrule.export.program import ExportError
+from ferrule.export.verify import verify
+from ferrule.ir.buffer import readable_bytes
+from ferrule.jit import BoundJit, TinyJit
+
+Step: TypeAlias = TinyJit[Any] | BoundJit[Any]
+
+
+@final
+@dataclass(frozen=True)
+class Written:
+    """What a format's function has written, the main file first, and what was compared."""
+
+    files: tuple[Path, ...]
+    steps: int
+    verified: str
+
+
+@final
+@dataclass(frozen=True)
+class Exported:
+    """Files that a captured function was exported to."""
+
+    format: str
+    files: tuple[Path, ...]
+    nbytes: int
+    steps: int
+    verified: str
+    """What was compared with the captured function."""
+
+    @property
+    def path(self) -> Path:
+        """The main file."""
+        return self.files[0]
+
+    def __repr__(self) -> str:
+        names = ", ".join([path.name for path in self.files])
+        size = readable_bytes(self.nbytes)
+        return f"<{self.format}: {names}; {size}, {self.steps} steps; verified: {self.verified}>"
+
+
+Write: TypeAlias = Callable[..., Written]
+"""`write(step, path, name, **options)` writes the files of one format, the main one at the path,
+others beside it, and compares them with the captured function before it returns."""
+
+
+def _so(step: Step, path: Path, name: str, **options: Any) -> Written:
+    """A shared library, its header in C, and its loader in Python."""
+    program = native.native_program(step, name, **options)
+    verified = _verified(step, name, program, **options)
+    native.write_library(program, path)
+    header, loader = path.with_suffix(".h"), path.with_suffix(".py")
+    header.write_text(program.header())
+    loader.write_text(program.loader(path.name))
+    return Written((path, header, loader), len(program.program.steps), verified)
+
+
+def _a(step: Step, path: Path, name: str, **options: Any) -> Written:
+    """An archive of object files, and its header in C."""
+    program = native.native_program(step, name, **options)
+    verified = _verified(step, name, program, **options)
+    native.write_static_library(program, path)
+    header = path.with_suffix(".h")
+    header.write_text(program.header())
+    return Written((path, header), len(program.program.steps), verified)
+
+
+def _ferrule(step: Step, path: Path, name: str, **options: Any) -> Written:
+    """A file for `ferrule.load`."""
+    program = native.native_program(step, name, **options)
+    verified = _verified(step, name, program, **options)
+    native.write_program(program, path)
+    return Written((path,), len(program.program.steps), verified)
+
+
+def _verified(
+    step: Step,
+    name: str,
+    program: native.NativeProgram,
+    targets: Sequence[str] = (native.NATIVE,),
+    **options: Any,
+) -> str:
+    """Compares the kernels for each target with the replay, and says what was found."""
+    found: dict[str, str] = {}
+    with tempfile.TemporaryDirectory(prefix="ferrule-") as folder:
+        for target in dict.fromkeys(targets):
+            one = program
+            if len(program.variants) > 1:
+                one = native.native_program(step, name, (target,), **options)
+            path = Path(folder) / f"{target}.ferrule"
+            native.write_program(one, path)
+            try:
+                run = native.runner(one, path)
+            except LoadError as error:
+                found[target] = f"not run here ({error})"
+                continue
+            # Kernels of another schedule round otherwise.
+            tolerance = 0.0 if target == native.NATIVE else _TOLERANCE
+            found[target] = str(verify(step, one.program, run, tolerance))
+    if len(found) == 1:
+        return next(iter(found.values()))
+    return "; ".join([f"{target}: {text}" for target, text in found.items()])
+
+
+_TOLERANCE: Final = 1e-3
+"""Relative to the largest number of a tensor: kernels with other schedules add in another order."""
+
+
+FORMATS: Final[dict[str, Write]] = {"so": _so, "a": _a, "ferrule": _ferrule}
+"""The function of each format, by its name, which is the suffix of its files too."""
+
+
+def export(
+    step: Step,
+    path: str | os.PathLike[str],
+    format: str | None = None,
+    *,
+    name: str | None = None,
+    **options: Any,
+) -> Exported:
+    """Writes a captured function to files that need no framework; see `docs/export.md`.
+
+    The program is what the replay used last runs, with its weights and its state of now. `format`
+    is one of `FORMATS`, by default the suffix of the path; `name` is that of the program's
+    functions, by default the file's. Other options are those of the format: `targets` and `threads`
+    of `so`, `a` and `ferrule`.
+
+    What was written is compared with the captured function before this returns.
+
+    Raises `ExportError` for a function that is not captured yet or that does what a program cannot,
+    and for an unknown format; `OSError` where the files cannot be written.
+    """
+    path = Path(path)
+    kind = path.suffix.removeprefix(".") if format is None else format
+    if kind not in FORMATS:
+        known = ", ".join(FORMATS)
+        raise ExportError(f"no format is called {kind!r}; there are {known}: export(path, format)")
+    # Other programs may use files of these names now: new ones take their places at the end.
+    with tempfile.TemporaryDirectory(prefix=".export-", dir=path.parent) as folder:
+        written = FORMATS[kind](step, Path(folder) / path.name, name or path.stem, **options)
+        files = []
+        for file in written.files:
+            files.append(path.with_name(file.name))
+            file.replace(files[-1])
+    nbytes = sum([file.stat().st_size for file in files])
+    return Exported(kind, tuple(files), nbytes, written.steps, written.verified)
