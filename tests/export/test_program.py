@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+import ferrule
 from ferrule import Tensor, TinyJit, Variable, nn
 from ferrule.export import ExportError, exported_program
 from ferrule.export.interpret import Instance
@@ -268,3 +269,63 @@ def test_weights_are_in_a_program_once() -> None:
     packed, plain = exported_program(deep), exported_program(deep, packed=False)
     assert any(block.name == "packed layers.0.weight" for block in packed.blocks)
     assert packed.nbytes(BlockKind.CONSTANT) == plain.nbytes(BlockKind.CONSTANT) == 3 << 20
+
+
+@pytest.mark.parametrize("width", [8, 256])
+def test_loops_are_unrolled(width: int) -> None:
+    Tensor.manual_seed(0)
+    lstm = nn.LSTM(width, width)
+    for parameter in nn.state.get_parameters(lstm):
+        parameter.requires_grad = False
+
+    @TinyJit
+    def recurrent(x: Tensor) -> tuple[Tensor, Tensor]:
+        y, (h, _) = lstm(x)
+        return y.realize(), h.realize()
+
+    x = rand(7, 32, width)
+    for _ in range(4):
+        wanted = [y.numpy() for y in recurrent(Tensor(x))]
+    for packed in (True, False):
+        program = exported_program(recurrent, packed=packed)
+        assert packed or all(kernel.ast is not None for kernel in program.kernels)
+        instance = Instance(program)
+        instance.arguments["x"][:] = x
+        instance.run()
+        for result, expected in zip(instance.results.values(), wanted, strict=True):
+            assert result.tobytes() == expected.tobytes()
+
+
+def test_loops_are_trained() -> None:
+    Tensor.manual_seed(0)
+    gru = nn.GRU(4, 8)
+    optimizer = nn.optim.SGD(nn.state.get_parameters(gru), lr=0.1)
+
+    @TinyJit
+    def step(x: Tensor) -> Tensor:
+        with Tensor.train():
+            optimizer.zero_grad()
+            loss = gru(x)[0].square().mean()
+            loss.backward()
+            optimizer.step()
+        return loss.realize()
+
+    x = rand(5, 3, 4)
+    for _ in range(4):
+        step(Tensor(x))
+    instance = Instance(exported_program(step))
+    instance.arguments["x"][:] = x
+    for _ in range(2):
+        instance.run()
+        assert step(Tensor(x)).numpy().tobytes() == instance.results["result"].tobytes()
+
+
+def test_loops_that_end_by_a_condition_are_refused() -> None:
+    @TinyJit
+    def halve(x: Tensor) -> Tensor:
+        return ferrule.while_loop(lambda y: (y > 1).any(), lambda y: y / 2, x).realize()
+
+    for _ in range(3):
+        halve(Tensor([100.0]))
+    with pytest.raises(ExportError, match=r"loop \(.*test_program\.py"):
+        exported_program(halve)

@@ -13,6 +13,7 @@ import numpy as np
 
 from ferrule.base.config import config
 from ferrule.base.helpers import round_up
+from ferrule.base.records import dataclass
 from ferrule.device import Compiled, CompiledASTRunner, Device
 from ferrule.device.loop import LoopStep, Operand, Stream
 from ferrule.device.memory_planner import ALIGNMENT
@@ -152,6 +153,19 @@ class Loop(JITRunner):
         plan = self._plan_for(var_vals, most or 1) if self._lengths else self._plan
         return plan.run(rawbufs, most, var_vals, wait, jit)
 
+    def unrolled(self, size: int, packed: bool) -> UnrolledLoop | None:
+        """The runs of all trips; None if their number is known only when it runs.
+
+        `size` is that of the first buffer. With `packed` kernels read constant weights from packed
+        copies where a run does.
+        """
+        is_symbolic = self._lengths or (self.trips is not None and self.trips.vars())
+        trips = None if is_symbolic else self._most(size, {})
+        is_counting = self.is_counted or self._plan.is_counting
+        if trips is None or self.condition is not None or is_counting:
+            return None
+        return self._plan.unrolled(trips, packed)
+
     def costs(self, size: int, var_vals: Mapping[Any, int]) -> tuple[int, int]:
         """The operations and the bytes of a run; of one trip where their number has no limit."""
         most = self._most(size, var_vals)
@@ -172,8 +186,32 @@ loops_by_integers: Final[WeakValueDictionary[tuple[Hashable, tuple[int, ...]], L
 
 
 @final
+@dataclass(frozen=True)
+class Part:
+    """`nbytes` of a loop's buffer of that number, from byte `start` on."""
+
+    buffer: int
+    start: int
+    nbytes: int
+
+
+@final
+@dataclass(frozen=True)
+class UnrolledLoop:
+    """A loop as runs one by one. Behind the buffers that it is given, it has scratch memory, and
+    tables that it reads."""
+
+    runs: Sequence[tuple[JITRunner, Sequence[Part]]]
+    scratch_bytes: int
+    tables: Sequence[Buffer]
+
+
+@final
 class _LoopPlan:
     """The steps of a trip, and the memory that they run on."""
+
+    _packed_steps: Sequence[LoopStep] = ()
+    """The steps with packed weights, if there are any."""
 
     def __init__(self, loop: Loop, lengths: Mapping[Any, int]) -> None:
         assert loop.numbers is not None
@@ -234,7 +272,12 @@ class _LoopPlan:
         self._packing: list[tuple[JITRunner, Operand, Operand]] = []
         """The copies of constant weights in the layout that kernels read: runner, copy, weight."""
         self._runs = 0
-        self._native = self._make_native()
+        self._native = self._make_native(self.steps)
+
+    @property
+    def is_counting(self) -> bool:
+        """True if the number of trips is one of the results."""
+        return self._counted is not None
 
     def _size(self, size: sint) -> int:
         return size if isinstance(size, int) else size.infer(self._lengths)
@@ -242,12 +285,12 @@ class _LoopPlan:
     def _nbytes(self, node: LazyBuffer) -> int:
         return self._size(memory_size(node.shape)) * node.dtype.itemsize
 
-    def _make_native(self) -> Any:
+    def _make_native(self, steps: Sequence[LoopStep]) -> Any:
         """What runs the steps by one call; None if the device has nothing that does."""
         device = Device[self._loop.device]
         if not isinstance(device, Compiled) or device.loop is None:
             return None
-        return device.loop(self.steps, self._condition)
+        return device.loop(steps, self._condition)
 
     def _pack_weights(self) -> None:
         """Let the kernels read weights that are the same in each trip from packed copies.
@@ -264,6 +307,7 @@ class _LoopPlan:
         if not chosen or not isinstance(device, Compiled):
             return
         forms = zip(chosen, packed_forms(device, list(chosen.values())), strict=True)
+        steps = [*self.steps]
         packed: dict[tuple[Operand, str], Operand] = {}
         for number, form in forms:
             if form is None:
@@ -277,9 +321,10 @@ class _LoopPlan:
                     packed[key] = Operand(Stream(self._scratch, start), 0, made.size, made.dtype)
                     self._packing.append((made.runner, packed[key], weight))
                 operands.append(packed[key])
-            self.steps[number] = LoopStep(form.runner, operands)
+            steps[number] = LoopStep(form.runner, operands)
         if self._packing:
-            self._native = self._make_native()
+            self._packed_steps = steps
+            self._native = self._make_native(steps)
 
     def _needed_carries(self, place: Mapping[int, int]) -> list[int]:
         """The carried values that results depend on."""
@@ -444,6 +489,28 @@ class _LoopPlan:
             device=loop.device,
         )
         return seconds
+
+    def unrolled(self, trips: int, packed: bool) -> UnrolledLoop:
+        """The runs of so many trips; see `Loop.unrolled`."""
+
+        def part(operand: Operand, trip: int) -> Part:
+            start = operand.stream.at(trip, trips) + operand.offset
+            return Part(operand.stream.buffer, start, operand.nbytes)
+
+        runs: list[tuple[JITRunner, Sequence[Part]]] = []
+        for whole, _, source, _ in self._copies:
+            copier = _copier(self._loop.device, whole)
+            runs.append((copier, [part(whole, 0), Part(source, 0, whole.nbytes)]))
+        for runner, *pair in self._packing if packed and trips else ():
+            runs.append((runner, [part(one, 0) for one in pair]))
+        for trip in range(trips):
+            for step in (packed and self._packed_steps) or self.steps:
+                runs.append((step.runner, [part(one, trip) for one in step.operands]))
+        for whole, _, _, result in self._copies:
+            if result is not None:
+                copier = _copier(self._loop.device, whole)
+                runs.append((copier, [Part(result, 0, whole.nbytes), part(whole, trips)]))
+        return UnrolledLoop(runs, self._scratch_bytes, self._tables)
 
     def _run_steps(
         self, buffers: Sequence[Buffer], most: int | None, var_vals: dict[Variable, int], jit: bool

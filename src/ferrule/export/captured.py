@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, Final, final
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, final
 
 from ferrule.autograd.iota import is_numbers
 from ferrule.base.containers import mapped
 from ferrule.base.helpers import round_up
-from ferrule.base.records import dataclass
 from ferrule.device import BufferCopy, CompiledASTRunner
-from ferrule.device.capture import GraphExecutor, JitItem
-from ferrule.device.runner import ASTRunner, JITRunner
 from ferrule.engine.random import streams
 from ferrule.export.program import (
     ALIGNMENT,
@@ -27,16 +24,24 @@ from ferrule.export.program import (
     TensorSpec,
     Value,
 )
+from ferrule.export.runs import (
+    LoopScratch,
+    Memory,
+    Part,
+    Run,
+    check_runs,
+    unrolled_runs,
+    whole_of,
+)
 from ferrule.fusion.views import dense
 from ferrule.ir.buffer import Buffer
 from ferrule.ir.dtype import DType
 from ferrule.ir.expr import Variable, sint
-from ferrule.ir.lazyop import LazyOp, MovementOps
+from ferrule.ir.lazyop import MovementOps
 from ferrule.ir.op_table import MOVEMENTS
 from ferrule.ir.shape.view import View
 from ferrule.ir.storage import turn
 from ferrule.jit import BoundJit, TinyJit
-from ferrule.jit.batch import Batch
 from ferrule.jit.inputs import Chain, follow, layout, memory_serial, without_values
 from ferrule.jit.places import Place
 from ferrule.jit.replay import Replay
@@ -44,8 +49,6 @@ from ferrule.jit.report.messages import way_to_spot, ways_of
 from ferrule.jit.report.signature import CallKey, Parameters, Signature, tensors_below
 from ferrule.jit.results import Effect
 from ferrule.tensor import Tensor
-
-_DEVICE: Final = "CPU"
 
 
 def exported_program(
@@ -76,60 +79,6 @@ def exported_program(
             )
         name = name or getattr(function, "__name__", type(function).__name__)
         return _Builder(replay, key, function, packed, name.strip("<>")).program()
-
-
-# *** the items of a replay, one by one ***
-
-
-@final
-@dataclass(frozen=True)
-class _Run:
-    """One captured run; a buffer is the number of an input where each replay has its own."""
-
-    runner: JITRunner
-    buffers: tuple[Buffer | int, ...]
-    line: str
-    ast: LazyOp | None
-
-
-def _runs(batch: Batch) -> Iterator[_Run]:
-    for number, item in enumerate(batch.items):
-        if isinstance(item.prg, GraphExecutor):
-            for inner, captured in enumerate(item.prg.jit_cache):
-                yield _run(captured, inner, item.prg.replaced)
-        else:
-            yield _run(item, number, batch.input_replace)
-
-
-def _run(item: JitItem, number: int, replaced: Mapping[tuple[int, int], int]) -> _Run:
-    pairs = enumerate(item.rawbufs)
-    buffers = [replaced[number, i] if buffer is None else buffer for i, buffer in pairs]
-    ast = item.prg.ast if isinstance(item.prg, ASTRunner) else None
-    return _Run(item.prg, tuple(buffers), item.line, ast)
-
-
-def _is_step(runner: JITRunner) -> bool:
-    """True if a program can have the run as a step."""
-    return runner.device == _DEVICE and isinstance(runner, CompiledASTRunner | BufferCopy)
-
-
-def _check(runs: Sequence[_Run]) -> None:
-    """Raises `ExportError` if there are runs that a program cannot have, and lists them."""
-    others = [run for run in runs if not _is_step(run.runner)]
-    if not others:
-        return
-    on_devices = {run.runner.device for run in others} - {_DEVICE}
-    listed = [f"{run.runner.name or type(run.runner).__name__} ({run.line})" for run in others]
-    shown = "; ".join(dict.fromkeys(listed))
-    if on_devices:
-        raise ExportError(
-            f"exported programs run on {_DEVICE}, and this is on {', '.join(sorted(on_devices))}: "
-            f"{shown}; move the tensors by x.to({_DEVICE!r}) before the capture"
-        )
-    raise ExportError(
-        f"an exported program has kernels and copies only, and this is something else: {shown}; "
-        "compute it outside of the function, and pass the result"
-    )
 
 
 # *** views ***
@@ -188,12 +137,12 @@ class _Builder:
         self._check_aliases(signature)
         self._panels: dict[int, Buffer] = {}
         """The weight of each packed copy, by the serial number of the copy."""
-        self._runs = list(_runs(replay.batch))
-        _check(self._runs)
+        self._runs = list(unrolled_runs(replay.batch, packed))
+        check_runs(self._runs)
         copies = replay.packed if packed else None
         # The first question notes the versions of the weights, the second one packs them.
         if copies is not None and (copies.are_ready() or copies.are_ready()):
-            self._runs = list(_runs(copies.batch))
+            self._runs = list(unrolled_runs(copies.batch, packed))
             self._panels = {panel.packed.serial: panel.weight for panel in copies.panels}
         self._changed = {buffer.base.serial for buffer in replay.changed}
         self._named = {
@@ -212,6 +161,8 @@ class _Builder:
         self._scratch: dict[int, int] = {}
         """The first byte of each arena in the scratch block, by serial number."""
         self._scratch_bytes = 0
+        self._loops: dict[LoopScratch, Cell] = {}
+        """The scratch memory of each loop."""
         self._block_of_scratch = self._add(Block(BlockKind.SCRATCH, "", 0))
         self._unused = Cell(self._block_of_scratch, 0, 0)
         """In the place of memory that a kernel takes, but does not use: packed weights."""
@@ -270,10 +221,10 @@ class _Builder:
         replay = self._replay
         kinds = replay.batch.kinds
         written = {
-            buffer
+            whole
             for run in self._runs
             for i, buffer in enumerate(run.buffers)
-            if isinstance(buffer, int) and run.runner.access(i)[1]
+            if isinstance(whole := whole_of(buffer), int) and run.runner.access(i)[1]
         }
         for number, (label, dtype) in enumerate(self._labels):
             _, size, memory_dtype = kinds[number]
@@ -285,9 +236,9 @@ class _Builder:
         self.given = len(self._tensors)
         self._add_values()
         for part in replay.parts:
-            whole = self._inputs[part.number]
+            given = self._inputs[part.number]
             start, nbytes = part.offset * part.dtype.itemsize, part.size * part.dtype.itemsize
-            self._inputs.append(Cell(whole.block, whole.offset + start, nbytes))
+            self._inputs.append(Cell(given.block, given.offset + start, nbytes))
 
     def _add_tensor(self, number: int, block: int, dtype: DType) -> TensorSpec:
         """Adds a given tensor, whose view of its memory was noted in the capture."""
@@ -407,9 +358,17 @@ class _Builder:
 
     # -- steps -----------------------------------------------------------------------------------
 
-    def _cell(self, buffer: Buffer | int, is_first_written: bool) -> Cell:
+    def _cell(self, buffer: Memory, is_first_written: bool) -> Cell:
         if isinstance(buffer, int):
             return self._inputs[buffer]
+        if isinstance(buffer, Part):
+            cell = self._cell(buffer.whole, is_first_written)
+            return Cell(cell.block, cell.offset + buffer.start, buffer.nbytes)
+        if isinstance(buffer, LoopScratch):
+            found = self._loops.get(buffer)
+            if found is None:
+                found = self._loops[buffer] = self._new_scratch(buffer.nbytes)
+            return found
         base = buffer.base
         start = self._scratch.get(base.serial)
         if start is None and is_first_written and base.serial not in self._changed:
@@ -418,7 +377,7 @@ class _Builder:
             return Cell(self._block_of_scratch, start + buffer.byte_offset, buffer.nbytes)
         return Cell(self._outside(base), buffer.byte_offset, buffer.nbytes)
 
-    def _step(self, run: _Run) -> Step:
+    def _step(self, run: Run) -> Step:
         runner = run.runner
         places = range(len(run.buffers))
         access = [runner.access(place) for place in places]
@@ -506,7 +465,8 @@ class _Builder:
             self._result(name, self._tensor_at(name, leaf))
             for name, leaf in leaves_of("result", replay.outcome.template)
         ]
-        steps += self._simultaneous()
+        moved = self._simultaneous()
+        steps += moved
         numbers = iter(range(len(results)))
         template = mapped(
             replay.outcome.template, lambda leaf: None if leaf is None else next(numbers)
@@ -536,7 +496,7 @@ class _Builder:
             limits=tuple(replay.limits),
             steps=tuple(steps),
             inputs=tuple(self._inputs),
-            replayed=len(self._runs),
+            replayed=len(steps) - len(moved),
             numbers=tuple(replay.numbers.shown(self._ways.to)),
         )
 
