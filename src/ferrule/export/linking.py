@@ -102,6 +102,12 @@ class _Object:
         self.symbols = read_symbols(self.sections)
         self.relocations = read_relocations(self.sections)
         self.places: dict[int, int] = {}
+        table_at, names = int.from_bytes(data[40:48], "little"), HEADER.unpack_from(data)[13]
+        for number, section in enumerate(self.sections):
+            if section.loaded and section.flags & WRITE:
+                start = int.from_bytes(data[table_at + number * SECTION.size :][:4], "little")
+                if not self.sections[names].data.startswith(b".data.rel.ro", start):
+                    raise ObjectError("object file: it has variables, and programs have none")
 
 
 @final

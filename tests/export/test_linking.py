@@ -1,0 +1,223 @@
+"""The linker of shared libraries: what LLVM emits runs, and for AArch64 it is decoded."""
+
+from __future__ import annotations
+
+import ctypes
+import io
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ferrule.export.linking import Blob, SharedLibrary
+from ferrule.export.objects import data_object, defined_names, renamed
+from ferrule.runtime.cpu import elf, llvm
+from ferrule.runtime.cpu.elf import ObjectError
+from ferrule.runtime.cpu.relocations import AARCH64, Machine
+
+compiler = llvm.host_compiler()
+HOST = elf.HOST
+pytestmark = pytest.mark.skipif(
+    HOST is None or not elf.supports(compiler.compile("")), reason="not a system with ELF files"
+)
+
+# A jump table, constants, a table of addresses, calls of libc and of another object file, the
+# address of a function of libc, and the read-only data.
+FIRST = """
+@texts = internal constant [2 x ptr] [ptr @one, ptr @two]
+@one = internal constant [4 x i8] c"one\\00"
+@two = internal constant [4 x i8] c"two\\00"
+@data = external constant i8
+declare ptr @memcpy(ptr, ptr, i64)
+declare hidden i64 @twice(i64)
+
+define ptr @text(i64 %n) nounwind {
+  %at = getelementptr ptr, ptr @texts, i64 %n
+  %text = load ptr, ptr %at
+  ret ptr %text
+}
+define void @copy(ptr %to, ptr %from, i64 %n) nounwind {
+  %a = call ptr @memcpy(ptr %to, ptr %from, i64 %n)
+  ret void
+}
+define ptr @outside() nounwind {
+  ret ptr @memcpy
+}
+define i64 @four_times(i64 %n) nounwind {
+  %a = call i64 @twice(i64 %n)
+  %b = call i64 @twice(i64 %a)
+  ret i64 %b
+}
+define i8 @byte(i64 %n) nounwind {
+  %at = getelementptr i8, ptr @data, i64 %n
+  %byte = load i8, ptr %at
+  ret i8 %byte
+}
+define <4 x float> @constant() nounwind {
+  ret <4 x float> <float 1.0, float 2.0, float 3.0, float 4.0>
+}
+define i64 @choose(i64 %n) nounwind {
+  switch i64 %n, label %other [
+    i64 0, label %a
+    i64 1, label %b
+    i64 2, label %c
+    i64 3, label %d
+    i64 4, label %e
+  ]
+a:
+  ret i64 17
+b:
+  ret i64 4
+c:
+  ret i64 99
+d:
+  ret i64 23
+e:
+  ret i64 7
+other:
+  ret i64 0
+}
+"""
+SECOND = """
+define i64 @twice(i64 %n) nounwind {
+  %m = mul i64 %n, 2
+  ret i64 %m
+}
+"""
+EXPORTED = ["text", "copy", "outside", "four_times", "byte", "constant", "choose"]
+DATA = bytes(range(256)) * 40
+
+
+def blob() -> Blob:
+    return Blob("data", len(DATA), lambda: [DATA[:100], DATA[100:]])
+
+
+def linked(objects: list[bytes], machine: Machine, exported: list[str] | None = None) -> bytes:
+    names = EXPORTED if exported is None else exported
+    library = SharedLibrary(objects, names, ["memcpy"], blob(), machine, "some.so")
+    file = io.BytesIO()
+    assert library.write(file) == len(file.getvalue())
+    return file.getvalue()
+
+
+def objects() -> list[bytes]:
+    return [compiler.compile(FIRST), compiler.compile(SECOND)]
+
+
+def test_a_library_runs(tmp_path: Path) -> None:
+    assert HOST is not None
+    path = tmp_path / "some.so"
+    path.write_bytes(linked(objects(), HOST))
+    library = ctypes.CDLL(str(path))
+    library.text.restype = ctypes.c_char_p
+    library.outside.restype = ctypes.c_void_p
+    assert [library.text(n) for n in range(2)] == [b"one", b"two"]
+    to = ctypes.create_string_buffer(4)
+    library.copy(to, b"abc", 4)
+    assert to.value == b"abc"
+    types = ctypes.c_void_p, ctypes.c_char_p, ctypes.c_char_p, ctypes.c_size_t
+    ctypes.CFUNCTYPE(*types)(library.outside())(to, b"def", 4)
+    assert to.value == b"def"
+    assert library.four_times(3) == 12
+    assert [library.byte(n) & 255 for n in (0, 5, 255, 10239)] == [0, 5, 255, 255]
+    assert [library.choose(n) for n in range(6)] == [17, 4, 99, 23, 7, 0]
+    assert not hasattr(library, "twice")
+
+
+def test_names_are_changed_and_hidden(tmp_path: Path) -> None:
+    assert HOST is not None
+    first, second = objects()
+    names = {"twice": "other.twice"}
+    files = [renamed(first, names, HOST), renamed(second, names, HOST)]
+    assert defined_names(files[1], HOST) == ["other.twice"]
+    path = tmp_path / "other.so"
+    path.write_bytes(linked(files, HOST))
+    assert ctypes.CDLL(str(path)).four_times(5) == 20
+    with pytest.raises(ObjectError, match="'twice' from outside"):
+        linked([first, files[1]], HOST)
+
+
+def test_what_does_not_fit_is_refused() -> None:
+    assert HOST is not None
+    first, second = objects()
+    with pytest.raises(ObjectError, match="two object files define 'twice'"):
+        linked([first, second, second], HOST)
+    with pytest.raises(ObjectError, match="it needs 'twice' from outside"):
+        linked([first], HOST)
+    with pytest.raises(ObjectError, match="no object file defines 'nothing'"):
+        linked([first, second], HOST, ["nothing"])
+    for variable in ("@x = global i64 4", "@x = global i64 0", "@x = global ptr @x"):
+        with pytest.raises(ObjectError, match="it has variables"):
+            linked([compiler.compile(variable)], HOST, [])
+
+
+def test_a_data_object_is_read_back() -> None:
+    assert HOST is not None
+    member = data_object("data", len(DATA), blob().pieces, HOST)
+    contents = b"".join(member.pieces())
+    assert len(contents) == member.nbytes
+    sections = elf.read_sections(contents, HOST)
+    assert [section.data for section in sections if section.loaded] == [DATA]
+    assert defined_names(contents, HOST) == ["data"]
+
+
+# *** AArch64, from any processor ***
+
+
+def arm_objects() -> list[bytes]:
+    binding: Any = pytest.importorskip("llvmlite.binding")
+    binding.initialize_all_targets()
+    binding.initialize_all_asmprinters()
+    triple = "aarch64-unknown-linux-gnu"
+    target = binding.Target.from_triple(triple)
+    machine = target.create_target_machine(cpu="generic", reloc="pic", codemodel="small")
+    return [
+        machine.emit_object(binding.parse_assembly(f'target triple = "{triple}"\n{text}'))
+        for text in (FIRST, SECOND)
+    ]
+
+
+def word(data: bytes, at: int, size: int = 4) -> int:
+    return int.from_bytes(data[at : at + size], "little")
+
+
+def page_of(data: bytes, at: int) -> int:
+    """The page that the instruction `adrp` at a place names."""
+    code = word(data, at)
+    assert code & 0x9F000000 == 0x90000000
+    distance = (code >> 5 & 0x7FFFF) << 2 | code >> 29 & 3
+    distance -= (distance >> 20) << 21
+    return (at & ~0xFFF) + (distance << 12)
+
+
+def test_a_library_for_aarch64_calls_by_cells() -> None:
+    data = linked(arm_objects(), AARCH64)
+    assert word(data, 18, 2) == AARCH64.number
+    segments = [elf.HEADER.size + 56 * number for number in range(word(data, 56, 2))]
+    loaded = [
+        (word(data, at + 4), word(data, at + 8, 8), word(data, at + 48, 8))
+        for at in segments
+        if word(data, at) == 1
+    ]
+    assert [flags for flags, _, _ in loaded] == [4, 5, 6, 4]
+    assert all(start % 0x10000 == 0 and page == 0x10000 for _, start, page in loaded)
+    assert data[loaded[3][1] :][: len(DATA)] == DATA
+    dynamic = next(at for at in segments if word(data, at) == 2)
+    start, size = word(data, dynamic + 8, 8), word(data, dynamic + 32, 8)
+    entries = {word(data, at, 8): word(data, at + 8, 8) for at in range(start, start + size, 16)}
+    relocations = list(elf.RELOCATION.iter_unpack(data[entries[7] :][: entries[8]]))
+    kinds = {kind for _, kind, _, _ in relocations}
+    assert kinds == {1027, 1025}, "addresses in the library, and cells of functions outside"
+    cell = next(place for place, kind, _, _ in relocations if kind == 1025)
+    # The stub is the code that jumps by the cell: adrp x16, ldr x17, br x17.
+    code = loaded[1][1]
+    jump = bytes.fromhex("20021fd6")
+    stub = data.index(jump, code) - 8
+    low = (word(data, stub + 4) >> 10 & 0xFFF) * 8
+    assert page_of(data, stub) + low == cell
+    calls = [
+        at + ((word(data, at) & 0x3FFFFFF) << 2)
+        for at in range(code, stub, 4)
+        if word(data, at) >> 26 in (0x25, 0x05)
+    ]
+    assert stub in calls
