@@ -16,8 +16,11 @@ import pytest
 
 import ferrule
 from ferrule import Tensor, TinyJit, Variable, nn
-from ferrule.export import ExportError
+from ferrule.export import ExportError, exported_program
 from ferrule.export.loading import FOOTER, LoadError
+from ferrule.export.retargeting import retargeted
+from ferrule.ir.target import named_cpu
+from ferrule.runtime.cpu.llvm import host_compiler
 
 COMPILERS = [name for name in ("gcc", "clang") if shutil.which(name)]
 needs_gcc = pytest.mark.skipif("gcc" not in COMPILERS, reason="gcc is not installed")
@@ -130,6 +133,36 @@ def test_kernels_for_several_targets_are_in_one_file(
     assert program(x).tobytes() == wanted.tobytes()
     with pytest.raises(ValueError, match="no target is called 'mmx'"):
         classify.export(tmp_path / "b.so", targets=["mmx"])
+
+
+def test_weights_are_packed_for_each_target(tmp_path: Path) -> None:
+    layers = [nn.Linear(512, 512, bias=False) for _ in range(3)]
+    for layer in layers:
+        layer.weight.requires_grad = False
+
+    @TinyJit
+    def deep(x: Tensor) -> Tensor:
+        for layer in layers:
+            x = layer(x).relu()
+        return x.realize()
+
+    x = rand(128, 512)
+    for _ in range(4):
+        wanted = deep(Tensor(x)).numpy()
+    host = host_compiler().target
+    if host.arch != "x86-64":
+        pytest.skip("not an x86-64 processor")
+    program = retargeted(exported_program(deep, packed=False), named_cpu("avx2")).program
+    packed = [block for block in program.blocks if block.name.startswith("packed")]
+    assert len(packed) == 3
+    used = {program.blocks[number].name for number in program.used_blocks}
+    assert "layers.0.weight" not in used
+    exported = deep.export(tmp_path / "deep.ferrule", targets=["avx2"])
+    assert exported.nbytes < 4 << 20, "one copy of each weight"
+    if "not run here" not in exported.verified:
+        np.testing.assert_allclose(
+            ferrule.load(exported.path)(x), wanted, rtol=1e-3, atol=1e-3 * np.abs(wanted).max()
+        )
 
 
 def test_threads_are_an_option(tmp_path: Path) -> None:

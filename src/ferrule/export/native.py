@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import json
 import mmap
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Final, TypeAlias, final
+from typing import Any, Final, final
 
 from ferrule.base.helpers import round_up
 from ferrule.base.records import dataclass
-from ferrule.codegen.linearizer import Linearizer
 from ferrule.export import header, interface, loading
 from ferrule.export.captured import exported_program
 from ferrule.export.interface import Interface
@@ -24,12 +23,12 @@ from ferrule.export.program import (
     Kernel,
     TensorSpec,
 )
+from ferrule.export.retargeting import Retargeted, retargeted
 from ferrule.export.verify import Array, Run
 from ferrule.ir.buffer import Buffer
 from ferrule.ir.expr import ExprOp, Variable, sint
 from ferrule.ir.target import Target, named_cpu
 from ferrule.jit import BoundJit, TinyJit
-from ferrule.renderer.llvm.ir import LLVMRenderer
 from ferrule.runtime.cpu import native as runtime
 from ferrule.runtime.cpu.llvm import CPUCompiler, host_compiler
 from ferrule.runtime.cpu.relocations import MACHINES, Machine
@@ -110,16 +109,16 @@ def native_program(
     """For each object file of a kernel: its name in the program, and the one that it has."""
     variants = []
     for label in dict.fromkeys(targets):
-        target, program, compiled = _compiled_for(step, label, host, name)
+        target, found = _compiled_for(step, label, host, name)
         kernels = []
-        for one in program.steps:
-            if not isinstance(one, Kernel):
+        for compiled in found.kernels:
+            if compiled is None:
                 kernels.append("")
                 continue
-            lib, original = compiled(one)
+            lib, original = compiled
             symbol, _ = objects.setdefault(lib, (f"{shared_name}.k{len(objects)}", original))
             kernels.append(symbol)
-        variants.append(Variant(target, program, tuple(kernels)))
+        variants.append(Variant(target, found.program, tuple(kernels)))
     shared = Interface(variants[0].program, name)
     for other in variants[1:]:
         assert [one.name for one in Interface(other.program, name).parameters] == [
@@ -144,27 +143,20 @@ def native_program(
     )
 
 
-_Compiled: TypeAlias = tuple[Target, ExportedProgram, Callable[[Kernel], tuple[bytes, str]]]
-"""A target, the program for it, and a function that gives the object file and the name of each
-kernel there."""
-
-
 def _compiled_for(
     step: TinyJit[Any] | BoundJit[Any], label: str, host: Target, name: str
-) -> _Compiled:
+) -> tuple[Target, Retargeted]:
+    """A target, and the program with its kernels for it."""
     if label == NATIVE:
-        return host, exported_program(step, name=name), lambda one: (one.runner.lib, one.name)
+        program = exported_program(step, name=name)
+        compiled = [
+            (one.runner.lib, one.name) if isinstance(one, Kernel) else None for one in program.steps
+        ]
+        return host, Retargeted(program, tuple(compiled))
     target = named_cpu(label)
     if target.arch != host.arch:
         raise ExportError(f"target {label} is for {target.arch}, and this processor is {host.arch}")
-    compiler, renderer = CPUCompiler(target), LLVMRenderer(target)
-
-    def compiled(one: Kernel) -> tuple[bytes, str]:
-        assert one.ast is not None, "kernels without packed weights have trees"
-        kernel = Linearizer(one.ast, target).linearize()
-        return compiler.compile_cached(renderer.render(kernel.name, kernel.uops)), kernel.name
-
-    return target, exported_program(step, packed=False, name=name), compiled
+    return target, retargeted(exported_program(step, packed=False, name=name), target)
 
 
 def _weights(programs: Sequence[ExportedProgram], name: str) -> tuple[Weights, Blob]:
@@ -173,8 +165,9 @@ def _weights(programs: Sequence[ExportedProgram], name: str) -> tuple[Weights, B
     memories: list[Buffer] = []
     end = 0
     for program in programs:
-        for block in program.blocks:
-            memory = block.memory
+        used = program.used_blocks
+        for number, block in enumerate(program.blocks):
+            memory = block.memory if number in used else None
             if memory is not None and memory.serial not in places:
                 places[memory.serial] = end = round_up(end, ALIGNMENT)
                 memories.append(memory)

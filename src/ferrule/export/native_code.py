@@ -289,7 +289,8 @@ class NativeCode:
             found[number] = code.value(f"load ptr, ptr {at}"), 0
         for number, block in enumerate(program.blocks):
             if block.kind is BlockKind.CONSTANT and block.memory is not None:
-                found[number] = f"@{self._weights.name}", self._weights.places[block.memory.serial]
+                start = self._weights.places.get(block.memory.serial, 0)  # or nobody uses it
+                found[number] = f"@{self._weights.name}", start
             elif block.kind is BlockKind.SCRATCH:
                 found[number] = "%self", self._scratch_at
         return found

@@ -169,6 +169,15 @@ class ExportedProgram:
         return sum([block.nbytes for _, block in self.of_kind(kind)])
 
     @property
+    def used_blocks(self) -> frozenset[int]:
+        """The blocks that steps use, and all states."""
+        used = {number for number, _ in self.of_kind(BlockKind.STATE)}
+        for step in self.steps:
+            cells = step.cells if isinstance(step, Kernel) else (step.to, step.source)
+            used |= {cell.block for cell in cells if cell.nbytes}
+        return frozenset(used)
+
+    @property
     def kernels(self) -> list[Kernel]:
         """The steps that are kernels."""
         return [step for step in self.steps if isinstance(step, Kernel)]
