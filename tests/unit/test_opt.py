@@ -231,6 +231,27 @@ def test_terms_of_a_sum_change_their_order() -> None:
     assert [loop.range.name for loop in transposed.by_name["sum0"].loops] == ["r0.2", "r0.1"]
 
 
+def test_lanes_stay_innermost_where_copies_of_terms_are_combined() -> None:
+    """Lanes around the copies would be other registers than those that the copies fill."""
+    opts = (
+        Opt("split", ("out0", "i0.1", 8, "mask")),
+        Opt("vectorize", ("out0", "i0.1.i")),
+        Opt("compute_at", ("sum0", 1)),
+        Opt("reorder", ("out0", ("i0.1.o", "i0.1.i"))),
+        Opt("split", ("sum0", "r0.0", 4, "peel")),
+        Opt("unroll", ("sum0", "r0.0.i")),
+        Opt("group", ("sum0", ("r0.0.i",))),
+    )
+    kernel = apply_opts(lower(store(total(load(1, 14, 8), 0)), "sums"), opts)
+    verify(kernel)
+    assert all(n.loops[-1].kind is Kind.VECTOR for n in kernel.nests if n.name.startswith("sum0"))
+    x = np.random.default_rng(0).standard_normal((14, 8)).astype(np.float32)
+    found = np.full(8, np.nan, np.float32)
+    uops = linearize(kernel)
+    interpret(uops, [found, x.ravel()], [], 0, extent(uops, []))
+    np.testing.assert_allclose(found, x.astype(np.float64).sum(0), rtol=1e-5, atol=1e-6)
+
+
 def test_siblings_merge_into_one_pass() -> None:
     x = load(1, 4, 6)
     squares = total(mul(x, x), 1)

@@ -218,3 +218,19 @@ def test_lanes_of_a_double_sum_are_along_the_loop_with_neighbours() -> None:
     found = [e for e in nest.nodes if e.op is ExprOp.LOAD and lane in e.ranges]
     assert found
     assert all(step_along(e.src[0], lane) == 1 for e in found)
+
+
+@pytest.mark.parametrize("shape", [(20_000, 8), (5000, 3), (4097, 10)])
+def test_results_of_few_columns_have_several_sums_each(shape: tuple[int, int]) -> None:
+    """One sum in a register would wait for the term before."""
+    rng = np.random.default_rng(0)
+    given = rng.standard_normal(shape).astype(np.float32)
+    x = Tensor(given).realize()
+    for value, expected in (
+        (x.sum(0), given.astype(np.float64).sum(0)),
+        (x.max(0), given.max(0)),
+        (x.var(0), given.astype(np.float64).var(0, ddof=1)),
+    ):
+        found = [n for k in kernels(value) for n in k.nests if n.name.endswith(".p")]
+        assert found
+        np.testing.assert_allclose(value.numpy(), expected, rtol=1e-4, atol=1e-3)

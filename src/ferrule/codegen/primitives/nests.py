@@ -9,7 +9,7 @@ from math import prod
 
 from ferrule.codegen.analysis.injective_stores import owned_digit
 from ferrule.codegen.analysis.loop_bounds import end_from
-from ferrule.codegen.kernel import MONOIDS, Compute, Kernel, Loop, Monoid, Nest, Store
+from ferrule.codegen.kernel import MONOIDS, Compute, Kernel, Kind, Loop, Monoid, Nest, Store
 from ferrule.codegen.primitives.editing import (
     ScheduleError,
     are_apart,
@@ -219,7 +219,7 @@ def group(kernel: Kernel, nest_name: str, names: Sequence[str]) -> Kernel:
     """Compute partial results for each value of some combined ranges, then one reduce over these.
 
     The partial nest is called `<nest>.p`. It keeps the loops, the named ones last and as axes of
-    its values. Re-associates.
+    its values; lanes stay innermost. Re-associates.
     """
     nest = nest_of(kernel, nest_name)
     named = [nest.loops[depth_of(kernel, nest, n)] for n in names]
@@ -249,16 +249,21 @@ def group(kernel: Kernel, nest_name: str, names: Sequence[str]) -> Kernel:
         finals.append(Compute(c.name, read, result_axes, c.monoid))
     result_loops = [loop for loop in first if not is_combined(nest, loop.range)]
     final_loops = tuple(
-        Loop(fresh[loop.range], loop.kind, lineage=loop.descent) for loop in [*result_loops, *named]
+        Loop(fresh[loop.range], loop.kind, lineage=loop.descent)
+        for loop in _lanes_last([*result_loops, *named])
     )
     final = Nest(nest_name, tuple(finals), final_loops, nest.at)
-    partial = Nest(partial_name, tuple(partials), (*first, *named), nest.at)
+    partial = Nest(partial_name, tuple(partials), _lanes_last([*first, *named]), nest.at)
     kernel = kernel.with_nest(final).insert_before(nest_name, partial)
     nests = tuple(
         replace(n, at=(partial_name, n.at[1])) if n.at is not None and n.at[0] == nest_name else n
         for n in kernel.nests
     )
     return replace(kernel, nests=nests)
+
+
+def _lanes_last(loops: Sequence[Loop]) -> tuple[Loop, ...]:
+    return tuple(sorted(loops, key=lambda loop: loop.kind is Kind.VECTOR))
 
 
 def expand_reduce(kernel: Kernel, nest_name: str) -> Kernel:

@@ -21,7 +21,7 @@ from ferrule.codegen.plan import (
     loads,
     step_of,
 )
-from ferrule.codegen.primitives.editing import descendants
+from ferrule.codegen.primitives.editing import descendants, is_combined
 from ferrule.codegen.primitives.nests import mergeable, shared_row
 from ferrule.codegen.schedules.cpu.gemv import panels
 from ferrule.codegen.schedules.cpu.streams import bypasses_caches, partition_loops
@@ -88,9 +88,11 @@ def _schedule_lanes(plan: Plan, name: str, column: Expr | None) -> bool:
     """Schedule a root and its reduces with lanes along a result axis, or else along the terms."""
     below = plan.below(name)
     if column is not None:
-        apart = [n for n in below if n not in _inside(plan, name, below, column)]
-        _columns(plan, name, below, column)
-        for n in apart:
+        inside = _inside(plan, name, below, column)
+        vectors = _columns(plan, name, below, column)
+        for n in inside:
+            _sum_apart(plan, n, vectors)
+        for n in [n for n in below if n not in inside]:
             _reduce_lanes(plan, n)
     else:
         _stage_rows(plan, name, below)
@@ -246,8 +248,8 @@ def _count_near(found: Sequence[Expr], r: Expr) -> int:
     return sum(0 < step_of(e.src[0], r) <= MAX_VECTORS for e in found)
 
 
-def _columns(plan: Plan, name: str, below: Sequence[str], r: Expr) -> None:
-    """Put lanes along a result axis: every reduce keeps a vector of results."""
+def _columns(plan: Plan, name: str, below: Sequence[str], r: Expr) -> int:
+    """Put lanes along a result axis: every reduce keeps vectors of results, as many as returned."""
     lanes = plan.lanes(plan.nest(name), r.size.max)
     vectors = plan.sums_at_once // 2
     if r.size.max < plan.enough_chunks * vectors * lanes:
@@ -262,6 +264,28 @@ def _columns(plan: Plan, name: str, below: Sequence[str], r: Expr) -> None:
             _move_out(plan, name, n, lane_loops)
     rest = [r for r in loops if r not in first and r not in lane_loops]
     plan.do("reorder", name, (*first, *rest, *lane_loops))
+    return vectors
+
+
+def _sum_apart(plan: Plan, n: str, vectors: int) -> None:
+    """Give each result of a reduce with lanes along results several sums, if it has few vectors."""
+    nest = plan.nest(n)
+    copies = plan.sums_at_once // vectors
+    terms = [o for o in nest.loops if is_combined(nest, o.range)]
+    has_others = any(c.at is not None and c.at[0] == n for c in plan.kernel.nests)
+    if copies < 2 or has_others or not terms or terms[-1].range.size.max < copies:
+        return
+    several = partial(_split_sums, n=n, r=terms[-1].range, copies=copies)
+    plan.best(
+        f"sums of a result of {n}", Proposal("one", lambda _: True), Proposal("several", several)
+    )
+
+
+def _split_sums(plan: Plan, n: str, r: Expr, copies: int) -> bool:
+    _, one = plan.split(n, r, copies, "peel")
+    plan.do("unroll", n, one)
+    plan.do("group", n, (one,))
+    return True
 
 
 def _move_out(plan: Plan, name: str, n: str, lane_loops: Sequence[Expr]) -> None:
