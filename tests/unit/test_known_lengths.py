@@ -1,5 +1,6 @@
 """Graphs with other lengths than before: they are not looked at, and nothing is taken for one."""
 
+import itertools
 from collections.abc import Callable
 from typing import Any
 
@@ -152,6 +153,24 @@ def test_a_capture_that_is_replayed_often_gets_kernels_of_its_own(
         symbolic.append(any(ast.vars() for ast in kernels))
     # Captured in call 2, replayed six times, and captured anew.
     assert symbolic[1:] == [False, *[True] * 7, *[False] * 5]
+
+
+def test_a_capture_that_takes_longer_than_estimated_gets_kernels_of_its_own_sooner(
+    work: Work, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The estimate takes kernels for any length for as fast as the processor."""
+    clock = itertools.count(0.0, 10.0)
+    monkeypatch.setattr("ferrule.jit.thread_time", lambda: next(clock))
+    function = TinyJit(lambda x: (x.exp() * 13).sum(0).realize())
+    symbolic = []
+    for call in range(6):
+        rows = X[: 30 if call < 2 else 45] / (call + 1)
+        found = function(Tensor(rows).realize()).numpy()
+        np.testing.assert_allclose(found, (np.exp(rows) * 13).sum(0), 1e-4)
+        kernels = {runner.ast for item in function.jit_cache for runner in _runners(item.prg)}
+        symbolic.append(any(ast.vars() for ast in kernels))
+    # Captured in call 2, replayed twice, and captured anew.
+    assert symbolic[1:] == [False, True, True, True, False]
 
 
 def test_equal_kernels_of_a_capture_are_compiled_once(

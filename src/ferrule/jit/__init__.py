@@ -12,6 +12,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module
 from math import inf
+from time import thread_time
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, final, overload
 from weakref import WeakSet
 
@@ -397,10 +398,15 @@ class TinyJit(Generic[ReturnType]):
                     self._recent = Recent.of(replay, arguments, args, kwargs)
                     if self.check:
                         self._next_slow = self.cnt + self.check - replay.runs % self.check
-                    if replay.batch.enough < inf:
-                        left = self.cnt + int(replay.batch.enough) - replay.runs
-                        self._next_slow = min(self._next_slow, max(left, self.cnt + 1))
+                    started = thread_time()
                     result: ReturnType = replay.run(tensors, buffers, arguments.var_vals)
+                    if not replay.batch.is_timed:
+                        replay.batch.note_time(thread_time() - started)
+                    if not replay.batch.is_timed:
+                        self._next_slow = self.cnt + 1
+                    elif replay.batch.enough < inf:
+                        left = self.cnt + int(replay.batch.enough) - replay.runs
+                        self._next_slow = min(self._next_slow, max(left, self.cnt) + 1)
                     return result
         if replay is not None and is_out_of_range:
             self._messages.plain(self.cnt, out_of_range(replay, arguments.var_vals))

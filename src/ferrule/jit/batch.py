@@ -4,16 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from math import inf
-from typing import Any, final
+from typing import Any, Final, final
 
 from ferrule.base.config import config
 from ferrule.device import BufferCopy, CompiledASTRunner, Device
 from ferrule.device.capture import GraphException, GraphExecutor, JitItem, get_input_replace
 from ferrule.device.runner import ASTRunner
 from ferrule.fusion import target_of
-from ferrule.fusion.dynamic.lengths import uses_worth_kernels
+from ferrule.fusion.dynamic.lengths import uses_worth_compiling, uses_worth_kernels
 from ferrule.ir.buffer import Buffer
 from ferrule.ir.expr import Variable, as_expr
+
+_TIMED_RUNS: Final = 2
+"""Runs that are timed: one may be interrupted, or find nothing in the caches."""
 
 
 @final
@@ -31,6 +34,8 @@ class Batch:
         """The number of items before any were handed to graph executors."""
         self.enough = _enough(items)
         """The number of runs after which kernels for the sizes of this call pay."""
+        self._general = len({one.ast for one in _for_any_size(items)})
+        self._seconds: list[float] = []
         self.items = _batched(items, inputs, var_vals) if config().JIT != 2 else items
         self.kinds = [(buffer.device, buffer.size, buffer.dtype) for buffer in inputs]
         """The device, the number of elements and the dtype of each input."""
@@ -40,6 +45,22 @@ class Batch:
         graph = self.items[0].prg if len(self.items) == 1 else None
         self._graph = graph if isinstance(graph, GraphExecutor) else None
         """The graph, if it holds all items."""
+
+    @property
+    def is_timed(self) -> bool:
+        """True if enough runs were timed; always, without kernels for any size."""
+        return self.enough == inf or len(self._seconds) == _TIMED_RUNS
+
+    def note_time(self, seconds: float) -> None:
+        """Notes the time of the calling thread in a run: kernels for any size may be far slower
+        than estimated.
+
+        The least time counts, as other things may happen in a run.
+        """
+        self._seconds.append(seconds)
+        if self.is_timed:
+            uses = uses_worth_compiling(self._general, min(self._seconds))
+            self.enough = min(self.enough, uses)
 
     def run(self, buffers: list[Any], var_vals: dict[Variable, int]) -> None:
         """Runs everything, with these buffers as inputs. The caller has the `turn`."""
@@ -59,12 +80,17 @@ class Batch:
 
 def _enough(items: Sequence[JitItem]) -> float:
     """The number of runs after which kernels pay that are for one length, not for any."""
-    runners = [item.prg for item in items if isinstance(item.prg, ASTRunner) and item.prg.fixed]
+    runners = _for_any_size(items)
     if not runners:
         return inf
     costs = [(as_expr(one.op_estimate).max, as_expr(one.mem_estimate).max) for one in runners]
     different = len({runner.ast for runner in runners}) / len(runners)
     return different * uses_worth_kernels(costs, target_of(runners[0].device))
+
+
+def _for_any_size(items: Sequence[JitItem]) -> list[ASTRunner]:
+    """The runners of kernels for any length, given those of this call."""
+    return [item.prg for item in items if isinstance(item.prg, ASTRunner) and item.prg.fixed]
 
 
 def _batched(

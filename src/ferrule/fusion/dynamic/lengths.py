@@ -99,7 +99,14 @@ def uses_worth_kernels(costs: Sequence[tuple[int, int]], target: Target) -> floa
     seconds = sum(
         [ops / target.flops_per_second + mem / target.bytes_per_second for ops, mem in costs]
     )
-    return _COMPILE_SECONDS * len(costs) / max(_GAIN * seconds / target.max_threads, 1e-12)
+    return uses_worth_compiling(len(costs), seconds / target.max_threads)
+
+
+def uses_worth_compiling(kernels: int, seconds: float) -> float:
+    """The uses after which compiling so many kernels has paid, if those for any length take so many
+    seconds together in each use.
+    """
+    return _COMPILE_SECONDS * kernels / max(_GAIN * seconds, 1e-12)
 
 
 def _uses_worth_a_plan(plan: ExecutionPlan, target: Target) -> float:
