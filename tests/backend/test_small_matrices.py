@@ -177,14 +177,15 @@ def test_mapped(function: Callable[[Tensor], Tensor]) -> None:
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 @pytest.mark.parametrize("upper", [False, True])
 @pytest.mark.parametrize("unit", [False, True])
+@pytest.mark.parametrize("columns", [1, 5])
 def test_large_triangles_with_and_without_blas(
-    dtype: Any, upper: bool, unit: bool, monkeypatch: pytest.MonkeyPatch
+    dtype: Any, upper: bool, unit: bool, columns: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    a, b = normal(2, 1, 40, 40) / 40 + 2 * np.eye(40), normal(3, 40, 5)
+    a, b = normal(2, 1, 40, 40) / 40 + 2 * np.eye(40), normal(3, 40, columns)
     for _ in range(2):
         x = Tensor(a.astype(dtype)).solve_triangular(
             Tensor(b.astype(dtype)), upper=upper, unitriangular=unit
         )
         expected = np.linalg.solve(triangle(a, upper, unit), np.broadcast_to(b, (2, *b.shape)))
         close(x, expected, 1e-9 if dtype is np.float64 else 1e-4)
-        monkeypatch.setattr(blas, "_triangle_solver", lambda dtype: None)
+        monkeypatch.setattr(blas, "_triangle_solvers", lambda dtype: None)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import ctypes
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import cache
 from types import TracebackType
 from typing import Any, Final, TypeAlias, final
@@ -92,15 +92,41 @@ class _OneThread:
 one_blas_thread: Final = _OneThread()
 
 
+@final
+class _TriangleSolvers:
+    """CBLAS' solvers for triangles: of one right side (trsv), and of several (trsm)."""
+
+    def __init__(self, of_one: Any, of_several: Any, real: Any, integer: Any) -> None:
+        matrix = ctypes.c_void_p, integer
+        of_one.argtypes = [*[ctypes.c_int] * 4, integer, *matrix, *matrix]
+        of_several.argtypes = [*[ctypes.c_int] * 5, integer, integer, real, *matrix, *matrix]
+        of_one.restype = of_several.restype = None
+        self._of_one = of_one
+        self._of_several = of_several
+
+    def solve(self, a: int, x: int, size: int, columns: int, kind: Sequence[int]) -> None:
+        """X with t X = x, in the place of x, for addresses of contiguous matrices.
+
+        One right side is 2.5 times as fast by trsv (300 rows, Zen 4, 2026-11).
+        """
+        if columns == 1:
+            self._of_one(_ROW_MAJOR, *kind, size, a, size, x, 1)
+        else:
+            self._of_several(_ROW_MAJOR, _LEFT, *kind, size, columns, 1, a, size, x, columns)
+
+
 @cache
-def _triangle_solver(dtype: np.dtype[Any]) -> tuple[Any, Any] | None:
-    """CBLAS' solver for triangles, and its type of integers; None if no library has it."""
-    letter = {"f": "s", "d": "d"}[dtype.char]
+def _triangle_solvers(dtype: np.dtype[Any]) -> _TriangleSolvers | None:
+    """The solvers for a dtype; None if no library has them."""
+    letter, real = {"f": ("s", ctypes.c_float), "d": ("d", ctypes.c_double)}[dtype.char]
     for before, after in _NAMES:
-        found = getattr(_library(), f"{before}cblas_{letter}trsm{after}", None)
-        if found is not None:
-            found.restype = None
-            return found, ctypes.c_int64 if after else ctypes.c_int
+        of_one, of_several = [
+            getattr(_library(), f"{before}cblas_{letter}{name}{after}", None)
+            for name in ("trsv", "trsm")
+        ]
+        if of_one is not None and of_several is not None:
+            integer = ctypes.c_int64 if after else ctypes.c_int
+            return _TriangleSolvers(of_one, of_several, real, integer)
     return None
 
 
@@ -114,21 +140,28 @@ def solve_triangles(a: Array, b: Array, is_upper: bool, unit: bool) -> Array | N
     array([[1.],
            [1.]])
     """
-    found = _triangle_solver(a.dtype)
-    if found is None:
+    solvers = _triangle_solvers(a.dtype)
+    if solvers is None:
         return None
-    solve, integer = found
-    batch = np.broadcast_shapes(a.shape[:-2], b.shape[:-2])
     size, columns = b.shape[-2:]
-    x = np.array(np.broadcast_to(b, (*batch, size, columns)), order="C")
     a = np.ascontiguousarray(a)
-    matrices = np.broadcast_to(a, (*batch, size, size))
-    real = ctypes.c_float if a.dtype.char == "f" else ctypes.c_double
-    kind = (_UPPER if is_upper else _LOWER, _NOT_TRANSPOSED, _UNIT if unit else _NOT_UNIT)
-    sizes = integer(size), integer(columns), real(1)
-    rows, row = integer(size), integer(columns)
-    address = ctypes.c_void_p
-    for place in np.ndindex(batch):
-        at, to = matrices[place].ctypes.data, x[place].ctypes.data
-        solve(_ROW_MAJOR, _LEFT, *kind, *sizes, address(at), rows, address(to), row)
+    if a.shape[:-2] != b.shape[:-2]:  # NumPy's functions for this take as long as a small matrix
+        batch = np.broadcast_shapes(a.shape[:-2], b.shape[:-2])
+        a = np.broadcast_to(a, (*batch, size, size))
+        b = np.broadcast_to(b, (*batch, size, columns))
+    x = np.array(b, order="C")
+    kind = _UPPER if is_upper else _LOWER, _NOT_TRANSPOSED, _UNIT if unit else _NOT_UNIT
+    for at, to in zip(_addresses(a), _addresses(x), strict=True):
+        solvers.solve(at, to, size, columns, kind)
     return x
+
+
+def _addresses(matrices: Array) -> list[int]:
+    """The address of each matrix."""
+    first, strides = matrices.ctypes.data, matrices.strides
+    if matrices.ndim == 2:
+        return [first]
+    return [
+        first + sum([i * stride for i, stride in zip(place, strides, strict=False)])
+        for place in np.ndindex(matrices.shape[:-2])
+    ]
