@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from ferrule.autograd import TracedValue
+from ferrule.autograd import TracedValue, note_call
 from ferrule.base.helpers import prod
 from ferrule.ir.buffer import Buffer
 from ferrule.ir.dtype import DType, dtypes
@@ -66,6 +66,12 @@ def iota(size: sint, dtype: DType, device: str) -> TracedValue:
     >>> iota(5000, dtypes.int32, "NUMPY").shape
     (5000,)
     """
+    numbers = _numbers(size, dtype, device)
+    note_call("iota", (), numbers)
+    return numbers
+
+
+def _numbers(size: sint, dtype: DType, device: str) -> TracedValue:
     digits = _digits_on(device)
     largest = storage_size((size,))
     if largest <= _BASE:

@@ -166,11 +166,31 @@ def record(
     name: str, rule: Rule, sources: Sequence[TracedValue], node: LazyBuffer, arg: Any
 ) -> TracedValue:
     """`node` as a value; recorded with `rule` if a source needs a gradient."""
-    if this_thread.state.recording and dtypes.is_float(node.dtype):
+    state = this_thread.state
+    if state.calls is not None:
+        state.calls.add(name, sources, node, arg)
+    if state.recording and dtypes.is_float(node.dtype):
         for source in sources:
             if source.edge is not None:
                 return TracedValue(node, GradNode(name, rule, sources, node, arg))
     return TracedValue(node)
+
+
+def is_noting() -> bool:
+    """True in an export, which notes the functions that are called."""
+    return this_thread.state.calls is not None
+
+
+def note_call(
+    name: str, sources: Sequence[TracedValue | None], result: TracedValue, arg: Any = None
+) -> None:
+    """Note that a value is the result of a function without a rule of its own.
+
+    Exports write such functions as one operator, as they do with those that are recorded.
+    """
+    calls = this_thread.state.calls
+    if calls is not None:
+        calls.add(name, sources, result.node, arg)
 
 
 @final

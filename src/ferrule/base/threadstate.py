@@ -25,6 +25,7 @@ class ThreadState:
     """
 
     __slots__ = (
+        "calls",
         "computed",
         "computes",
         "constants",
@@ -53,6 +54,9 @@ class ThreadState:
         self.constants: Any = None
         """The list to which each schedule adds the constants of its graph; see
         `jit/executed.py`."""
+        self.calls: Any = None
+        """In an export: the notes of functions that were called; see `autograd/tape.py`. Nothing is
+        realised meanwhile."""
         self.computed: Any = None
         """In a capture: references to the nodes that got memory; see `device/capture.py`."""
         self.computes = False

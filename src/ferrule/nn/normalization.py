@@ -17,6 +17,7 @@ from ferrule.nn.parameters import check_counts, check_number, check_sizes, const
 from ferrule.tensor import Tensor
 from ferrule.tensor.checked import checks_arguments
 from ferrule.tensor.data import DTypeLike
+from ferrule.tensor.notes import note
 
 
 def _per_channel(values: Tensor, rank: int) -> Tensor:
@@ -82,6 +83,9 @@ class _ByChannel(Layer, ABC):
             variance = _per_channel(self.running_var, x.ndim)
         out = (x - mean) * (variance + self.eps).rsqrt()
         out = _affine(out, self.weight, self.bias)
+        if self.track_running_stats and not Tensor.training:
+            statistics = (self.running_mean, self.running_var)
+            note("batch_norm", [x, *statistics, self.weight, self.bias], out, self.eps)
         if self.track_running_stats:
             note_evaluation(out._read(), "batch normalisation")
         return out
@@ -244,7 +248,10 @@ class LayerNorm(Layer):
         out = x.layernorm(axis=axes, eps=self.eps)
         if self.weight is not None:
             out = out * self.weight
-        return out if self.bias is None else out + self.bias
+        if self.bias is not None:
+            out = out + self.bias
+        note("layer_norm", [x, self.weight, self.bias], out, (len(axes), self.eps))
+        return out
 
 
 @final

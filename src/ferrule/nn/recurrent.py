@@ -14,6 +14,7 @@ from ferrule.nn.parameters import check_chance, check_counts, check_sizes, inver
 from ferrule.tensor import Tensor
 from ferrule.tensor.checked import checks_arguments
 from ferrule.tensor.data import DTypeLike
+from ferrule.tensor.notes import note
 from ferrule.transforms import scan
 
 States: TypeAlias = tuple[Tensor, ...]
@@ -30,6 +31,11 @@ class _Steps(Layer, ABC):
     @property
     def _name(self) -> str:
         return type(self).__name__
+
+    @property
+    def _kind(self) -> tuple[str, str]:
+        """The name of the steps, and of the function of their new state."""
+        return ("LSTM" if self.states > 1 else "GRU" if self.gates > 1 else "RNN"), "tanh"
 
     @abstractmethod
     def _step(self, given: Tensor, kept: Tensor, states: States) -> States:
@@ -57,6 +63,10 @@ class _Simple(_Steps):
     def _choose(self, nonlinearity: str) -> None:
         one_of(nonlinearity, ("tanh", "relu"), f"{self._name}: nonlinearity")
         self.nonlinearity = nonlinearity
+
+    @property
+    def _kind(self) -> tuple[str, str]:
+        return "RNN", self.nonlinearity
 
     def _step(self, given: Tensor, kept: Tensor, states: States) -> States:
         total = given + kept
@@ -323,6 +333,10 @@ class _Recurrent(_Steps):
             return states, states[0]
 
         last, out = scan(step, states, given, reverse=reverse)
+        if shrinking is None:
+            operands = [x, weight, matrix, self._parameter("bias_ih", place), bias, *states]
+            for number, result in enumerate((out, *last)):
+                note("recurrent", operands, result, (self._kind, reverse, number))
         return out, last
 
 

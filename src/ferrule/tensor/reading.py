@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from ferrule.autograd import is_noting
 from ferrule.engine.realize import realize as compute
 from ferrule.ir.buffer import read_guard
 from ferrule.ir.dtype import DTypeError, dtypes
@@ -92,6 +93,8 @@ def realize(self: Tensor, *others: Tensor) -> Tensor:
         if not isinstance(tensor, Tensor):
             kind = type(tensor).__name__
             raise TypeError(f"[realize] takes tensors, not {kind}; make it one: Tensor(...)")
+    if is_noting():  # all of it is yet to be written down
+        return self
     values = [_root(self), *map(_root, others)]  # handles, for as long as this takes
     compute([value.node for value in values])
     return self

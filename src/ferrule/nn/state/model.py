@@ -42,7 +42,7 @@ class Mismatch(NamedTuple):
 # Walking a model
 
 
-def _holder(value: object) -> Any:
+def holder_of(value: object) -> Any:
     """The holder of the parts of a value: a container itself, or the attributes of an object."""
     if isinstance(value, Mapping | list | tuple):
         return value
@@ -57,7 +57,7 @@ def _held(holder: Any) -> Iterator[tuple[Any, Any]]:
 def children_of(value: object) -> Iterator[tuple[str, object]]:
     """The named parts of a container or an object; nothing for a leaf."""
     names = getattr(value, "_fields", None) if isinstance(value, tuple) else None
-    for key, part in _held(_holder(value)):
+    for key, part in _held(holder_of(value)):
         yield str(key if names is None else names[key]), part
 
 
@@ -165,7 +165,7 @@ def _exchange(
     """Replace tensors in a value by their `id`; notes the old ones in `undo`."""
     if isinstance(value, Tensor) or id(value) in open_parts:
         return
-    container = _holder(value)
+    container = holder_of(value)
     for key, part in list(_held(container)):
         if id(part) not in new:
             _exchange(part, new, undo, open_parts | {id(value)})

@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 
-from ferrule.autograd import Gradients, GradNode, Number, Rule, TracedValue, record
+from ferrule.autograd import Gradients, GradNode, Number, Rule, TracedValue, note_call, record
 from ferrule.base.records import dataclass
 from ferrule.ir.dtype import compute_dtype, dtypes
 from ferrule.ir.fits import EXP2_FLOAT32, EXP2_FLOAT64
@@ -199,14 +199,17 @@ def sign_bits(x: TracedValue) -> TracedValue:
 def magnitude(x: TracedValue) -> TracedValue:
     """Each float without its sign, outside the tape."""
     bits = x.detach().bitcast(_BITS[x.dtype.itemsize])
-    size = bits.alu(BinaryOps.AND, bits.full((1 << (x.dtype.bits - 1)) - 1))
-    return size.bitcast(x.dtype)
+    size = bits.alu(BinaryOps.AND, bits.full((1 << (x.dtype.bits - 1)) - 1)).bitcast(x.dtype)
+    note_call("abs", (x,), size)
+    return size
 
 
 def with_sign(size: TracedValue, sign: TracedValue) -> TracedValue:
     """Floats with the sign of others, zeros and NaN included."""
     positive = magnitude(size).bitcast(_BITS[size.dtype.itemsize])
-    return positive.alu(BinaryOps.OR, sign_bits(sign)).bitcast(size.dtype)
+    result = positive.alu(BinaryOps.OR, sign_bits(sign)).bitcast(size.dtype)
+    note_call("with_sign", (size, sign), result)
+    return result
 
 
 # *** exponentials and logarithms ***

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from ferrule.autograd import Shape, TracedValue
+from ferrule.autograd import Shape, TracedValue, is_noting
 from ferrule.ir.dtype import DType, promote
 from ferrule.ir.expr import as_int
 from ferrule.ir.shape.view import ShapeError
@@ -21,6 +21,7 @@ from ferrule.tensor.network.windows import (
     put_back,
     windows,
 )
+from ferrule.tensor.notes import note
 from ferrule.tensor.reduce.rowwise import accumulating
 
 
@@ -183,7 +184,9 @@ def _convolved(
     if any(amount for pair in pads for amount in pair):
         value = value.pad([(0, 0), (0, 0), *pads])
     found = windows(value, sizes, strides, dilations, what)
-    return _conv_result(self, _correlated(found, filters, groups), dtype, bias, count, what)
+    result = _conv_result(self, _correlated(found, filters, groups), dtype, bias, count, what)
+    spatial = sizes, strides, pads, dilations
+    return _noted(self, weight, bias, result, "conv", (spatial, groups, {}))
 
 
 def _transposed(
@@ -225,10 +228,24 @@ def _transposed(
             raise ShapeError(
                 f"[{what}] padding {cuts} cuts everything from a result of {tuple(lengths)}"
             )
-    result = put_back(_spread_filters(value, filters, groups), lengths, strides, dilations)
+    value = put_back(_spread_filters(value, filters, groups), lengths, strides, dilations)
     inner = [(cut, as_int(n - cut)) for cut, n in zip(cuts, lengths, strict=True)]
-    result = result.shrink([(0, n) for n in result.shape[:2]] + inner)
-    return _conv_result(self, result, dtype, bias, count, what)
+    value = value.shrink([(0, n) for n in value.shape[:2]] + inner)
+    result = _conv_result(self, value, dtype, bias, count, what)
+    pads = [(cut, cut) for cut in cuts]
+    spatial = sizes, strides, pads, dilations
+    arg = (spatial, groups, {"output_padding": extra})
+    return _noted(self, weight, bias, result, "conv_transpose", arg)
+
+
+def _noted(
+    self: Tensor, weight: Tensor, bias: Tensor | None, result: Tensor, name: str, arg: object
+) -> Tensor:
+    """The result, without the batch axis if the input had none."""
+    is_batch = len(self._shape) == len(result._shape)
+    if is_noting():
+        note(name, [self if is_batch else self.unsqueeze(0), weight, bias], result, arg)
+    return result if is_batch else result.squeeze(0)
 
 
 def _conv_operands(
@@ -253,7 +270,7 @@ def _conv_operands(
 def _conv_result(
     self: Tensor, result: TracedValue, dtype: DType, bias: Tensor | None, count: int, what: str
 ) -> Tensor:
-    """With the bias of each channel, and without the batch axis if the input had none."""
+    """With the bias of each channel."""
     tensor = self._wrap(result.cast(dtype))
     if bias is not None:
         if bias._shape != result.shape[1:2]:
@@ -262,7 +279,7 @@ def _conv_result(
                 f"{result.shape[1]} filters"
             )
         tensor = tensor + bias.reshape(1, -1, *(1,) * count)
-    return tensor if len(self._shape) == count + 2 else tensor.squeeze(0)
+    return tensor
 
 
 def _check_spatial(weight: Tensor, count: int, what: str) -> None:

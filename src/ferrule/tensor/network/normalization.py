@@ -12,6 +12,7 @@ from ferrule.tensor.base import Tensor
 from ferrule.tensor.keywords import method
 from ferrule.tensor.math.arithmetic import float_value
 from ferrule.tensor.math.functions import in_float32
+from ferrule.tensor.notes import note
 from ferrule.tensor.reduce import rowwise
 
 # -- rows ----------------------------------------------------------------------------------------
@@ -49,7 +50,9 @@ def layer_norm(
     """
     shape = _last_sizes(self, normalized_shape, "layer_norm")
     axes = tuple(range(-len(shape), 0))
-    return _scaled(self, lambda x: x.layernorm(axes, eps), weight, bias, shape, "layer_norm")
+    result = _scaled(self, lambda x: x.layernorm(axes, eps), weight, bias, shape, "layer_norm")
+    note("layer_norm", [self, weight, bias], result, (len(shape), eps))
+    return result
 
 
 @method
@@ -228,7 +231,9 @@ def _with_statistics(
     shape = _channels(self, what)
     scale = (_along(variance, shape, what) + eps).rsqrt()
     centre = _along(mean, shape, what)
-    return _scaled(self, lambda x: (x - centre) * scale, weight, bias, shape, what)
+    result = _scaled(self, lambda x: (x - centre) * scale, weight, bias, shape, what)
+    note("batch_norm", [self, mean, variance, weight, bias], result, eps)
+    return result
 
 
 def _track(

@@ -18,6 +18,7 @@ from ferrule.tensor.keywords import method
 from ferrule.tensor.math.arithmetic import as_floats
 from ferrule.tensor.math.functions import in_float32
 from ferrule.tensor.network.windows import Pool, Sizes, each, paddings, put_back, windows
+from ferrule.tensor.notes import note
 from ferrule.tensor.reduce.reductions import dropped, largest
 from ferrule.tensor.reduce.rowwise import rounded_mean
 from ferrule.tensor.shaping.joining import extended
@@ -97,6 +98,7 @@ def max_pool3d(
 
 def _max_pool(self: Tensor, pool: Pool, return_indices: bool) -> Any:
     result = pooled(self, pool, dtypes.min(self.dtype), largest)
+    note("max_pool", [self], result, (pool.spatial, "MaxPool", {}))
     return (result, max_places(self, pool)) if return_indices else result
 
 
@@ -212,11 +214,16 @@ def _avg_pool(
         raise ValueError(f"[{pool.what}] divisor_override must not be 0")
     source = as_floats(self)
     if divisor is None and count_include_pad and not any(pool.extra):
-        return pooled(source, pool, 0, rounded_mean)
+        result = pooled(source, pool, 0, rounded_mean)
+        note("avg_pool", [source], result, (pool.spatial, "AveragePool", {"count_include_pad": 1}))
+        return result
     total = in_float32(source, lambda x: pooled(x, pool, 0, TracedValue.sum))
     if divisor is not None:
         return total / divisor
-    return total / _counted(source, pool, count_include_pad)
+    result = total / _counted(source, pool, count_include_pad)
+    if not count_include_pad:
+        note("avg_pool", [source], result, (pool.spatial, "AveragePool", {"count_include_pad": 0}))
+    return result
 
 
 def _counted(self: Tensor, pool: Pool, include_pad: bool) -> Tensor:

@@ -20,6 +20,7 @@ from ferrule.tensor.math.functions import in_float32
 from ferrule.tensor.network import sampling
 from ferrule.tensor.network.pooling import counted_down, first_places, max_places, pooled
 from ferrule.tensor.network.windows import Pool
+from ferrule.tensor.notes import note
 from ferrule.tensor.reduce.reductions import dropped, largest, squeezed
 from ferrule.tensor.reduce.rowwise import accumulating, rounded_mean
 
@@ -227,6 +228,22 @@ def interpolate(
     sizes, wanted, steps = _new_sizes(self, size, scale_factor, recompute_scale_factor)
     if mode == "area":
         return _adaptive_mean(self, wanted, len(wanted), "interpolate")
+    result = _resized(self, sizes, wanted, steps, mode, bool(align_corners))
+    is_even = [step == own / new for own, new, step in zip(sizes, wanted, steps, strict=True)]
+    if all(is_even) and len(wanted) == len(self._shape) - 2:
+        note("interpolate", [self], result, (mode, bool(align_corners)))
+    return result
+
+
+def _resized(
+    self: Tensor,
+    sizes: Sequence[int],
+    wanted: Sequence[int],
+    steps: Sequence[float],
+    mode: str,
+    align: bool,
+) -> Tensor:
+    """The last axes in other sizes, of places that are `steps` elements apart."""
     if mode in _NEAREST:
         return self._wrap(_nearest(self, sizes, wanted, steps, mode == "nearest-exact"))
     taps = sampling.linear_taps if mode in _LINEAR else sampling.cubic_taps
@@ -235,11 +252,11 @@ def interpolate(
     axis = first = len(value.shape) - len(wanted)
     for own, new, step in zip(sizes, wanted, steps, strict=True):
         if own != new or step != 1:
-            even = align_corners or step == own / new
+            even = align or step == own / new
             simple = even and mode in _LINEAR
-            found = sampling.blended(value, axis, new, bool(align_corners)) if simple else None
+            found = sampling.blended(value, axis, new, align) if simple else None
             if found is None:
-                given = (own, new, step, bool(align_corners), value.dtype, self.device)
+                given = (own, new, step, align, value.dtype, self.device)
                 table = taps(own, sampling.centres(*given))
                 found = sampling.resized(_computed(value, axis, first), axis, *table)
             value = found

@@ -153,6 +153,11 @@ class Pool:
         return Pool(what, sizes, strides, dilations, tuple(pads), tuple(extra))
 
     @property
+    def spatial(self) -> tuple[Sequence[int], Sequence[int], Sequence[Pair], Sequence[int]]:
+        """Sizes, strides, paddings with what is reached beyond them, and dilations."""
+        return self.sizes, self.strides, self.borders(len(self.sizes)), self.dilations
+
+    @property
     def is_padded(self) -> bool:
         """True if any window reaches over the input's border."""
         return any(map(any, self.pads)) or any(self.extra)

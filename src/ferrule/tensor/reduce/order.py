@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from ferrule.autograd import TracedValue
+from ferrule.autograd import TracedValue, note_call
 from ferrule.autograd.concat import concatenated
 from ferrule.autograd.iota import iota, position_dtype
 from ferrule.device import Device
@@ -219,6 +219,12 @@ def _one_of_codes(function: Any, x: TracedValue, *args: Any) -> TracedValue:
 
 def argsort(x: TracedValue, descending: bool = False) -> TracedValue:
     """The positions of the elements in their order."""
+    places = _argsort(x, descending)
+    note_call("order", [x], places, (0, x.shape[-1], descending))
+    return places
+
+
+def _argsort(x: TracedValue, descending: bool) -> TracedValue:
     size = x.shape[-1]
     if not _has_codes(x):
         return _on_last(sorted_places, x, known_size(size, "argsort"), descending)
@@ -229,6 +235,12 @@ def argsort(x: TracedValue, descending: bool = False) -> TracedValue:
 
 def first(x: TracedValue, start: int, stop: int, descending: bool = False) -> TracedValue:
     """The positions of the elements from `start` to `stop` of the order."""
+    places = _first_places(x, start, stop, descending)
+    note_call("order", [x], places, (start, stop, descending))
+    return places
+
+
+def _first_places(x: TracedValue, start: int, stop: int, descending: bool) -> TracedValue:
     size = x.shape[-1]
     if stop == start or not _has_codes(x):
         return part_of(argsort(x, descending), start, stop)

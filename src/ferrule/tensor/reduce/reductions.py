@@ -10,7 +10,7 @@ import builtins
 from collections.abc import Callable, Sequence
 from typing import Any, Generic, NamedTuple, TypeAlias, TypeVar
 
-from ferrule.autograd import TracedValue
+from ferrule.autograd import TracedValue, note_call
 from ferrule.autograd.iota import iota, position_dtype
 from ferrule.ir.dtype import DType, DTypeError, dtypes, sum_dtype
 from ferrule.ir.expr import sint
@@ -414,6 +414,7 @@ def _position(self: Tensor, axis: int | None, keepdim: bool, what: str, extreme:
     from_end = found.where(last - numbers, 0)
     first = largest(from_end, (place,))
     last = rowwise.symbolic(size, first) if not isinstance(size, int) else first.full(size)
+    note_call(what, [value], last - first, place)
     result = dropped(self, last - first, (place,), keepdim)
     return result if self._shape else result.reshape(())
 
