@@ -1,6 +1,7 @@
-"""Models in ONNX's format: loaded, they are functions of tensors."""
+"""Models in ONNX's format: loaded, they are functions of tensors, which can be written again."""
 
+from ferrule.onnx.exporting import Exported, export
 from ferrule.onnx.model import Model, load
 from ferrule.onnx.values import OnnxError
 
-__all__ = ["Model", "OnnxError", "load"]
+__all__ = ["Exported", "Model", "OnnxError", "export", "load"]

@@ -66,8 +66,10 @@ class Model(Layer):
         graph, needed = Builder(versions_of(proto)).graph(proto.graph)
         arrays = {t.name: np.asarray(numpy_helper.to_array(t)) for t in proto.graph.initializer}
         arrays |= {weight.name: weight.array for weight in weights}
-        self.inputs = tuple(_port(value) for value in proto.graph.input if value.name not in arrays)
-        self.outputs = tuple(_port(value) for value in proto.graph.output)
+        self.inputs = tuple(
+            port_of(value) for value in proto.graph.input if value.name not in arrays
+        )
+        self.outputs = tuple(port_of(value) for value in proto.graph.output)
         self.bounds = _checked(bounds, self.inputs)
         self._host = frozenset(needed & {port.name for port in self.inputs})
         constants = []
@@ -173,7 +175,8 @@ def _result(value: Value) -> Any:
     return value if value is None else as_tensor(value)
 
 
-def _port(value: Any) -> Port:
+def port_of(value: Any) -> Port:
+    """The input or output that an `onnx.ValueInfoProto` describes."""
     kind = value.type.WhichOneof("value")
     if kind != "tensor_type":
         return Port(value.name, kind or "unknown", None)

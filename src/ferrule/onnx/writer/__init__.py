@@ -1,0 +1,1 @@
+"""The other direction: functions of tensors as models in ONNX's format."""

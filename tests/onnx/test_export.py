@@ -1,0 +1,662 @@
+"""Functions of tensors as models in ONNX's format: the same numbers, the right operators, names."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+
+onnx = pytest.importorskip("onnx", reason="the onnx package is not installed")
+onnxruntime = pytest.importorskip("onnxruntime", reason="ONNX Runtime is not installed")
+
+from tests.property.test_tensor_programs import Pair, Program  # noqa: E402
+
+import ferrule  # noqa: E402
+import ferrule.onnx  # noqa: E402
+from ferrule import Tensor, TinyJit, Variable, dtypes, nn  # noqa: E402
+from ferrule.ir.lazyop import FunctionOps, LoadOps  # noqa: E402
+from ferrule.ir.op_table import ELEMENTWISE, MOVEMENTS, REDUCTIONS  # noqa: E402
+from ferrule.onnx import Exported, OnnxError, export, load  # noqa: E402
+from ferrule.onnx.writer.plan import RULES  # noqa: E402
+
+Array = npt.NDArray[Any]
+
+RNG = np.random.default_rng(0)
+
+
+def floats(*shape: int) -> Tensor:
+    return Tensor(RNG.standard_normal(shape).astype(np.float32))
+
+
+def integers(high: int, *shape: int) -> Tensor:
+    return Tensor(RNG.integers(0, high, shape).astype(np.int32))
+
+
+def run(exported: Exported, *arrays: Array) -> list[Array]:
+    """What ONNX Runtime gives for other inputs than the example."""
+    session = onnxruntime.InferenceSession(exported.proto.SerializeToString())
+    names = [port.name for port in session.get_inputs()]
+    found: list[Array] = session.run(None, dict(zip(names, arrays, strict=True)))
+    return found
+
+
+def both_ways(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Exported:
+    """The export, checked on ONNX Runtime, and read again by ferrule itself."""
+    exported = export(function, None, *args, **kwargs)
+    assert exported.checked_by.startswith("ONNX Runtime")
+    assert exported.difference < 1e-5
+    inputs = [arg.numpy() for arg in args if isinstance(arg, Tensor)]
+    if len(inputs) == len(exported.inputs):
+        again = load(exported.proto.SerializeToString())(*inputs)
+        results = again if isinstance(again, tuple) else (again,)
+        for mine, other in zip(results, run(exported, *inputs), strict=True):
+            np.testing.assert_allclose(mine.numpy(), other, rtol=1e-4, atol=1e-5)
+    return exported
+
+
+# -- models --------------------------------------------------------------------------------------
+
+
+class Residual:
+    """A block of a residual network."""
+
+    def __init__(self, channels: int, out: int, stride: int) -> None:
+        self.conv1 = nn.Conv2d(channels, out, 3, stride=stride, padding=1, bias=False)
+        self.bn1 = nn.BatchNorm2d(out)
+        self.conv2 = nn.Conv2d(out, out, 3, padding=1, bias=False)
+        self.bn2 = nn.BatchNorm2d(out)
+        self.down = nn.Conv2d(channels, out, 1, stride=stride)
+
+    def __call__(self, x: Tensor) -> Tensor:
+        y = self.bn1(self.conv1(x)).relu()
+        return (self.bn2(self.conv2(y)) + self.down(x)).relu()
+
+
+class Attention:
+    """Causal attention."""
+
+    def __init__(self, width: int, heads: int) -> None:
+        self.qkv = nn.Linear(width, 3 * width)
+        self.out = nn.Linear(width, width)
+        self.heads = heads
+
+    def __call__(self, x: Tensor) -> Tensor:
+        batch, length, width = x.shape
+        shape = (batch, length, self.heads, width // self.heads)
+        q, k, v = [part.reshape(*shape).transpose(1, 2) for part in self.qkv(x).chunk(3, -1)]
+        y = q.scaled_dot_product_attention(k, v, is_causal=True)
+        return self.out(y.transpose(1, 2).reshape(batch, length, width))
+
+
+class Block:
+    """A block of a transformer."""
+
+    def __init__(self, width: int, heads: int) -> None:
+        self.norm1, self.norm2 = nn.LayerNorm(width), nn.LayerNorm(width)
+        self.attention = Attention(width, heads)
+        self.up, self.down = nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
+
+    def __call__(self, x: Tensor) -> Tensor:
+        x = x + self.attention(self.norm1(x))
+        return x + self.down(self.up(self.norm2(x)).gelu())
+
+
+class GPT:
+    """A small language model with tied weights."""
+
+    def __init__(self) -> None:
+        self.tokens, self.places = nn.Embedding(50, 32), nn.Embedding(64, 32)
+        self.blocks = [Block(32, 4) for _ in range(2)]
+        self.norm = nn.LayerNorm(32)
+
+    def __call__(self, ids: Tensor) -> Tensor:
+        x = self.tokens(ids) + self.places(Tensor.arange(ids.shape[1]))
+        for block in self.blocks:
+            x = block(x)
+        return self.norm(x) @ self.tokens.weight.T
+
+
+class ViT:
+    """A vision transformer."""
+
+    def __init__(self) -> None:
+        self.patches = nn.Conv2d(3, 32, 4, stride=4)
+        self.first = floats(1, 1, 32)
+        self.places = floats(1, 17, 32)
+        self.layer = nn.TransformerEncoderLayer(32, 4, 64)
+        self.head = nn.Linear(32, 10)
+
+    def __call__(self, image: Tensor) -> Tensor:
+        x = self.patches(image).flatten(2).transpose(1, 2)
+        x = self.first.expand(x.shape[0], 1, 32).cat(x, dim=1) + self.places
+        return self.head(self.layer(x)[:, 0])
+
+
+class UNet:
+    """Down, up, and what was there before beside it."""
+
+    def __init__(self) -> None:
+        self.down1, self.down2 = nn.Conv2d(1, 8, 3, padding=1), nn.Conv2d(8, 16, 3, padding=1)
+        self.norm = nn.GroupNorm(4, 16)
+        self.up = nn.ConvTranspose2d(16, 8, 2, stride=2)
+        self.last = nn.Conv2d(16, 1, 3, padding=1)
+
+    def __call__(self, x: Tensor) -> Tensor:
+        high = self.down1(x).relu()
+        low = self.norm(self.down2(high.max_pool2d(2))).silu()
+        wide = self.up(low) + low.mean(1, keepdim=True).interpolate(scale_factor=2, mode="bilinear")
+        return self.last(high.cat(wide, dim=1)).sigmoid()
+
+
+def digits() -> nn.Sequential:
+    return nn.Sequential(
+        nn.Conv2d(1, 8, 3, padding=1),
+        nn.BatchNorm2d(8),
+        nn.ReLU(),
+        nn.MaxPool2d(2),
+        nn.Conv2d(8, 16, 3),
+        nn.GELU(),
+        nn.AvgPool2d(2),
+        nn.Flatten(),
+        nn.Linear(144, 10),
+    )
+
+
+def test_mlp() -> None:
+    model = nn.Sequential(nn.Linear(8, 16), nn.Tanh(), nn.Linear(16, 4))
+    exported = both_ways(model, floats(3, 8))
+    assert exported.operators == {"Transpose": 2, "MatMul": 2, "Add": 2, "Tanh": 1}
+    names = {tensor.name for tensor in exported.proto.graph.initializer}
+    assert names == set(nn.state.get_state_dict(model))
+
+
+def test_digits_network_is_its_layers() -> None:
+    exported = both_ways(digits(), floats(2, 1, 16, 16))
+    wanted = {
+        **{"Conv": 2, "BatchNormalization": 1, "Relu": 1, "MaxPool": 1, "Gelu": 1},
+        **{"AveragePool": 1, "Reshape": 1, "Transpose": 1, "MatMul": 1, "Add": 1},
+    }
+    assert exported.operators == wanted
+
+
+def test_residual_network() -> None:
+    blocks = nn.Sequential(Residual(3, 8, 2), Residual(8, 8, 1))
+    exported = both_ways(lambda x: blocks(x).mean((2, 3)), floats(2, 3, 16, 16))
+    assert exported.operators["Conv"] == 6
+    assert exported.operators["BatchNormalization"] == 4
+    assert "MatMul" not in exported.operators
+
+
+def test_gpt_for_any_batch_and_length() -> None:
+    model = GPT()
+    sizes = {"ids": {0: "batch", 1: "length"}}
+    exported = both_ways(model, integers(50, 2, 9), dynamic=sizes)
+    for operator in ("LayerNormalization", "Softmax", "Gelu", "Gather"):
+        assert exported.operators[operator] > 0
+    assert exported.inputs[0].shape == ("batch", "length")
+    ids = integers(50, 3, 17)
+    (found,) = run(exported, ids.numpy())
+    np.testing.assert_allclose(found, model(ids).numpy(), rtol=1e-4, atol=1e-5)
+
+
+def test_vision_transformer() -> None:
+    assert both_ways(ViT(), floats(2, 3, 16, 16)).operators["LayerNormalization"] == 2
+
+
+def test_unet() -> None:
+    exported = both_ways(UNet(), floats(1, 1, 16, 16))
+    assert exported.operators["ConvTranspose"] == 1
+    assert exported.operators["Resize"] == 1
+
+
+@pytest.mark.parametrize("kind", ["RNN", "GRU", "LSTM"])
+@pytest.mark.parametrize("bias", [True, False])
+def test_recurrent_layers_are_one_operator_for_each_direction(kind: str, bias: bool) -> None:
+    layer = getattr(nn, kind)(5, 7, num_layers=2, bidirectional=True, bias=bias)
+    assert both_ways(layer, floats(6, 2, 5)).operators[kind] == 4
+
+
+def test_projected_lstm_is_a_scan() -> None:
+    assert both_ways(nn.LSTM(5, 7, proj_size=3), floats(6, 2, 5)).operators["Scan"] == 1
+
+
+def test_a_model_of_the_format_again() -> None:
+    first = export(digits(), None, floats(2, 1, 16, 16))
+    model = load(first.proto.SerializeToString())
+    again = both_ways(model, floats(2, 1, 16, 16))
+    assert again.operators["Conv"] == 2
+
+
+# -- state ---------------------------------------------------------------------------------------
+
+
+def test_running_statistics_are_inputs_and_outputs() -> None:
+    layer = nn.BatchNorm1d(4)
+    before = layer.running_mean.numpy()
+
+    def step(x: Tensor) -> Tensor:
+        with Tensor.train():
+            return layer(x)
+
+    x = floats(6, 4)
+    exported = both_ways(step, x)
+    assert ("running_mean", "running_mean_out") in exported.states
+    np.testing.assert_array_equal(layer.running_mean.numpy(), before)
+    inputs = [x.numpy(), *[layer.state_dict()[name].numpy() for name, _ in exported.states]]
+    found = dict(zip([p.name for p in exported.outputs], run(exported, *inputs), strict=True))
+    step(x)
+    np.testing.assert_allclose(
+        found["running_mean_out"], layer.running_mean.numpy(), rtol=1e-5, atol=1e-6
+    )
+
+
+class Step:
+    """One step of generation, with a cache of keys."""
+
+    def __init__(self) -> None:
+        self.keys = Tensor.zeros(1, 16, 8).contiguous().realize()
+        self.linear = nn.Linear(8, 8)
+
+    def __call__(self, x: Tensor, place: Any) -> Tensor:
+        self.keys[:, place : place + 1].assign(self.linear(x).reshape(1, 1, 8))
+        return self.keys[:, : place + 1].sum(1)
+
+
+def test_a_step_of_generation_with_its_cache() -> None:
+    step = Step()
+    place = Variable("place", 0, 15)
+    x = floats(1, 8)
+    exported = both_ways(step, x, place.bind(3))
+    assert exported.states == (("keys", "keys_out"),)
+    keys = step.keys.numpy()
+    for number in range(3):
+        inputs = {"x": x.numpy(), "place": np.array(number), "keys": keys}
+        total, keys = run(exported, *[inputs[port.name] for port in exported.inputs])
+        np.testing.assert_allclose(total, step(x, place.bind(number)).numpy(), rtol=1e-5, atol=1e-6)
+
+
+def test_a_whole_training_step() -> None:
+    model = nn.Sequential(nn.Conv2d(1, 4, 3), nn.ReLU(), nn.Flatten(), nn.Linear(144, 3))
+    optimizer = nn.optim.Adam(nn.state.get_parameters(model), lr=1e-2)
+
+    def train(x: Tensor, y: Tensor) -> Tensor:
+        with Tensor.train():
+            optimizer.zero_grad()
+            loss = model(x).cross_entropy(y)
+            loss.backward()
+            optimizer.step()
+            return loss.realize()
+
+    x, y = floats(5, 1, 8, 8), integers(3, 5)
+    weight = model[3].weight.numpy()
+    exported = both_ways(train, x, y)
+    assert ("model.3.weight", "model.3.weight_out") in exported.states
+    np.testing.assert_array_equal(model[3].weight.numpy(), weight)
+    assert model[3].weight.grad is None
+
+
+def test_random_numbers_are_a_state() -> None:
+    Tensor.manual_seed(3)
+
+    def noisy(x: Tensor) -> Tensor:
+        with Tensor.train():
+            return x.dropout(0.5)
+
+    x = floats(64)
+    exported = both_ways(noisy, x)
+    assert exported.states == (("random_state", "random_state_out"),)
+    first = noisy(x).numpy()
+    Tensor.manual_seed(3)
+    np.testing.assert_array_equal(first, noisy(x).numpy())
+
+
+class Kept:
+    """Leaves another tensor in an attribute."""
+
+    def __init__(self) -> None:
+        self.total = Tensor.zeros(4)
+
+    def __call__(self, x: Tensor) -> Tensor:
+        self.total = self.total * 0.5 + x
+        return self.total.sum()
+
+
+class Growing(Kept):
+    """Leaves a larger tensor there in each call."""
+
+    def __call__(self, x: Tensor) -> Tensor:
+        self.total = self.total.cat(x)
+        return self.total.sum()
+
+
+def test_attributes_that_get_another_tensor() -> None:
+    model = Kept()
+    before = model.total
+    assert both_ways(model, floats(4)).states == (("total", "total_out"),)
+    assert model.total is before
+    growing = Growing()
+    before = growing.total
+    with pytest.raises(OnnxError, match="another value in the place of the tensor 'total'"):
+        export(growing, None, floats(4))
+    assert growing.total is before
+
+
+# -- sizes that vary -----------------------------------------------------------------------------
+
+
+VARYING: dict[str, Callable[[Tensor], Any]] = {
+    "mean": lambda x: x.mean(0) + x.std(0),
+    "reshape": lambda x: x.reshape(-1).softmax(0).reshape(1, -1) @ x.reshape(-1, 1),
+    "outer": lambda x: x.reshape(-1, 1) * x.reshape(1, -1),
+    "join": lambda x: x.cat(x * 2, dim=0)[1:],
+    "pad": lambda x: x.pad(((1, 2), (0, 0))).sum(1),
+    "arange": lambda x: x + Tensor.arange(x.shape[0]).reshape(-1, 1),
+    "cumsum": lambda x: x.cumsum(0),
+    "sort": lambda x: x.sort(0),
+    "argmax": lambda x: x.argmax(0),
+    "tril": lambda x: (x @ x.T).tril(),
+    "pool": lambda x: x.T.reshape(1, 3, -1).max_pool1d(2),
+    "conv": lambda x: x.T.reshape(1, 3, -1).conv1d(Tensor.ones(2, 3, 3), padding=1),
+    "scan": lambda x: ferrule.scan(lambda c, row: (c + row, c * row), Tensor.zeros(3), x),
+    "flip": lambda x: x.flip(0),
+}
+
+
+@pytest.mark.parametrize("name", VARYING)
+def test_sizes_that_vary(name: str) -> None:
+    function = VARYING[name]
+    exported = both_ways(function, floats(6, 3), dynamic={"x": {0: "n"}})
+    for size in (1, 2, 11):
+        if size < 2 and name in ("pool", "mean"):
+            continue
+        x = floats(size, 3)
+        expected = [tensor.numpy() for tensor in ferrule.base.containers.leaves(function(x))]
+        for found, wanted in zip(run(exported, x.numpy()), expected, strict=True):
+            np.testing.assert_allclose(found, wanted, rtol=1e-4, atol=1e-5)
+
+
+def test_a_bound_variable_as_a_size() -> None:
+    n = Variable("n", 1, 10)
+    whole = floats(10, 3)
+    exported = export(lambda x: x.softmax(0), None, whole[: n.bind(4)])
+    assert exported.inputs[0].shape == ("n", 3)
+    x = floats(7, 3)
+    (found,) = run(exported, x.numpy())
+    np.testing.assert_allclose(found, x.softmax(0).numpy(), rtol=1e-5, atol=1e-6)
+
+
+def test_branches_on_sizes_are_conditions() -> None:
+    exported = export(lambda x: x * 2 if x.shape[0] > 2 else x, None, floats(3), dynamic=SIZE_OF_X)
+    assert exported.conditions == ("n - 3 >= 0",)
+    assert "only where n - 3 >= 0" in repr(exported)
+
+
+SIZE_OF_X = {"x": {0: "n"}}
+
+
+@pytest.mark.parametrize(
+    ("dynamic", "message"),
+    [
+        ({"z": {0: "n"}}, "no arguments"),
+        ({"x": {0: "n"}, "y": {0: "n"}}, "have the sizes"),
+    ],
+)
+def test_sizes_that_cannot_be(dynamic: Any, message: str) -> None:
+    with pytest.raises(OnnxError, match=message):
+        export(lambda x, y: x.sum() + y.sum(), None, floats(3), floats(4), dynamic=dynamic)
+
+
+# -- data types ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", [str(dtype).removeprefix("dtypes.") for dtype in dtypes.all])
+def test_data_types(name: str) -> None:
+    dtype = getattr(dtypes, name)
+    is_float, is_bool = dtypes.is_float(dtype), dtype is dtypes.bool
+    a = (Tensor(RNG.random((3, 4), np.float32)) * 10 - 3).cast(dtype).realize()
+    b = (Tensor(RNG.random((3, 4), np.float32)) * 5 + 1).cast(dtype).realize()
+
+    def function(a: Tensor, b: Tensor) -> list[Tensor]:
+        found = [a + b, a * b, a.maximum(b), a < b, a.sum(), a.max(0), (a != b).where(a, b)]
+        found += [a.cast(dtypes.float32), a.pad((1, 1)), a.cat(b), a.flip(0), a.prod(1)]
+        index = Tensor([[0, 1, 2, 0]])
+        found += [a.scatter(0, index, b), a.gather(0, index), a[index[0]]]
+        if not is_bool:
+            found += [a - b, a // b, a % b, a @ b.T, -a]
+        if is_float:
+            found += [a.exp().cast(dtypes.float32), a.floor(), a / b]
+        else:
+            found += [a & b, a ^ b]
+        if not is_float and not is_bool:
+            found += [a << 1, a >> 1]
+        return found
+
+    exported = export(function, None, a, b)
+    assert exported.checked_by.startswith("ONNX Runtime"), exported.checked_by
+
+
+def test_shifts_of_negative_numbers_keep_the_sign() -> None:
+    x = Tensor(np.array([-7, -1, 0, 5, -(2**31)], np.int32))
+    (found,) = run(export(lambda x: x >> 2, None, x), x.numpy())
+    np.testing.assert_array_equal(found, x.numpy() >> 2)
+
+
+def test_division_by_zero_is_ferrules() -> None:
+    a, b = Tensor(np.array([7, -7, 5], np.int32)), Tensor(np.array([2, 2, 0], np.int32))
+    export(lambda a, b: [a // b, a % b], None, a, b)  # its check compares exactly
+
+
+def test_products_of_integers_wrap() -> None:
+    x = Tensor(np.array([[2**31 - 1, 5, 2**31 - 3, 7, 11]], np.int64))
+    (found,) = run(export(lambda x: x.prod(1), None, x), x.numpy())
+    np.testing.assert_array_equal(found, x.numpy().prod(1))
+
+
+def test_signs_of_zeros() -> None:
+    x = Tensor(np.array([-0.0, 0.0, -1.5, 2.5], np.float32))
+    exported = export(lambda x: Tensor.ones(4).copysign(x), None, x)
+    (found,) = run(exported, x.numpy())
+    np.testing.assert_array_equal(found, [-1, 1, -1, 1])
+
+
+# -- positions -----------------------------------------------------------------------------------
+
+
+def test_positions_out_of_range_read_zero() -> None:
+    def function(x: Tensor, index: Tensor) -> Tensor:
+        return x._wrap(x._read().gather(index._read(), 0))
+
+    x, index = floats(4, 3), Tensor(np.array([[0, -1, 7], [3, 9, 2]], np.int32))
+    (found,) = run(export(function, None, x, index), x.numpy(), index.numpy())
+    assert found[0, 1] == found[0, 2] == found[1, 1] == 0
+
+
+def test_rows_of_a_table_are_one_gather() -> None:
+    exported = both_ways(nn.Embedding(10, 6), Tensor([[1, 2, 3], [4, -1, 0]]))
+    assert set(exported.operators) == {"Gather", "Reshape"}
+
+
+# -- pooling -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("ceil", [False, True])
+@pytest.mark.parametrize("counts", [False, True])
+def test_pooling_with_borders(ceil: bool, counts: bool) -> None:
+    def function(x: Tensor) -> list[Tensor]:
+        options = {"stride": 2, "padding": 1, "ceil_mode": ceil}
+        mean = x.avg_pool2d(3, count_include_pad=counts, **options)
+        return [x.max_pool2d(3, **options), mean]
+
+    operators = both_ways(function, floats(1, 2, 8, 8)).operators
+    assert operators["MaxPool"] == 1
+    assert ("AveragePool" in operators) == (not ceil or not counts)
+
+
+def test_borders_of_minus_infinity_belong_to_the_pooling() -> None:
+    def function(x: Tensor) -> Tensor:
+        return x.pad((1, 1, 1, 1), value=-float("inf")).max_pool2d(3, stride=2)
+
+    assert both_ways(function, floats(1, 2, 8, 8)).operators == {"MaxPool": 1}
+
+
+# -- loops ---------------------------------------------------------------------------------------
+
+
+def test_loops() -> None:
+    x = floats(4, 3)
+
+    def rows(x: Tensor) -> Any:
+        return ferrule.scan(lambda c, r: (c * r.sin(), c + r), Tensor.ones(3), x, reverse=True)
+
+    assert both_ways(rows, x).operators["Scan"] == 1
+    positive = x.abs().realize()
+    doubled = both_ways(
+        lambda x: ferrule.while_loop(lambda c: c.sum() < 100, lambda c: c * 2, x), positive
+    )
+    assert doubled.operators["Loop"] == 1
+    both_ways(lambda x: ferrule.cond(x.sum() > 1, lambda c: c * 2, lambda c: c - 1, x), x)
+    both_ways(lambda x: ferrule.grad(lambda y: rows(y)[1].sum())(x), x)
+
+
+# -- what cannot be ------------------------------------------------------------------------------
+
+
+def test_host_functions_are_named_with_their_lines() -> None:
+    def function(x: Tensor) -> list[Tensor]:
+        return [x.svd()[1], x.inverse()]
+
+    wanted = r"(?s)cannot be exported.*host svd.*test_export.py"
+    with pytest.raises(OnnxError, match=wanted) as info:
+        export(function, None, floats(3, 3))
+    assert "host inv" in str(info.value)
+
+
+def test_reading_values_is_an_error() -> None:
+    with pytest.raises(OnnxError, match="reads values that depend on 'x'"):
+        export(lambda x: x * x.sum().item(), None, floats(3))
+
+
+def test_results_that_are_no_tensors() -> None:
+    with pytest.raises(OnnxError, match="has to return tensors"):
+        export(lambda x: (x, 3), None, floats(3))
+
+
+def test_a_version_that_is_too_old() -> None:
+    with pytest.raises(OnnxError, match="needs opset 26"):
+        export(lambda x: x.bitcast(dtypes.int32), None, floats(3), opset=20)
+    assert export(lambda x: x.bitcast(dtypes.int32), None, floats(3)).opset == 26
+    with pytest.raises(OnnxError, match="opset 9"):
+        export(lambda x: x, None, floats(3), opset=9)
+
+
+def test_a_difference_is_an_error() -> None:
+    with pytest.raises(OnnxError, match="differs from the function's result"):
+        export(lambda x: x.exp().sum(), None, floats(100), tolerance=-1.0)
+
+
+# -- names and files -----------------------------------------------------------------------------
+
+
+def test_names_of_inputs_and_outputs() -> None:
+    def function(pair: tuple[Tensor, Tensor], options: dict[str, Tensor]) -> dict[str, Any]:
+        return {"sum": pair[0] + options["bias"], "both": (pair[0], pair[1] * 2)}
+
+    exported = export(function, None, (floats(3), floats(2)), {"bias": floats(3)})
+    assert [port.name for port in exported.inputs] == ["pair.0", "pair.1", "options.bias"]
+    assert [port.name for port in exported.outputs] == ["sum", "both.0", "both.1"]
+
+
+def test_a_captured_function() -> None:
+    model = nn.Linear(3, 2)
+    captured = TinyJit(lambda x: model(x).realize())
+    x = floats(4, 3)
+    for _ in range(3):
+        captured(x)
+    exported = both_ways(captured, x)
+    assert {tensor.name for tensor in exported.proto.graph.initializer} == {"weight", "bias"}
+
+
+def test_equal_calls_give_equal_files() -> None:
+    model, x = digits(), floats(2, 1, 16, 16)
+    first, second = [export(model, None, x).proto.SerializeToString() for _ in range(2)]
+    assert first == second
+
+
+def test_files(tmp_path: Path) -> None:
+    model, x = nn.Linear(40, 30), floats(2, 40)
+    plain = export(model, tmp_path / "plain.onnx", x)
+    assert plain.path == tmp_path / "plain.onnx"
+    apart = export(model, tmp_path / "apart.onnx", x, external_data=True)
+    assert apart.path is not None
+    assert (tmp_path / "apart.onnx.data").stat().st_size >= 40 * 30 * 4
+    assert sorted(path.name for path in tmp_path.iterdir()) == [
+        "apart.onnx",
+        "apart.onnx.data",
+        "plain.onnx",
+    ]
+    expected = model(x).numpy()
+    for path in ("plain.onnx", "apart.onnx"):
+        onnx.checker.check_model(str(tmp_path / path), full_check=True)
+        session = onnxruntime.InferenceSession(str(tmp_path / path))
+        for found in (session.run(None, {"x": x.numpy()})[0], load(tmp_path / path)(x).numpy()):
+            np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-6)
+
+
+def test_weights_beyond_the_limit_of_a_file_go_beside_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("ferrule.onnx.exporting._LARGE", 1000)
+    export(nn.Linear(40, 30), tmp_path / "model.onnx", floats(2, 40))
+    assert (tmp_path / "model.onnx.data").exists()
+
+
+def test_a_failed_export_leaves_an_older_file(tmp_path: Path) -> None:
+    (tmp_path / "model.onnx").write_text("older")
+    with pytest.raises(OnnxError):
+        export(lambda x: x.exp(), tmp_path / "model.onnx", floats(3), tolerance=-1.0)
+    assert [path.name for path in tmp_path.iterdir()] == ["model.onnx"]
+    assert (tmp_path / "model.onnx").read_text() == "older"
+
+
+def test_without_onnx_runtime_ferrule_checks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "onnxruntime", None)
+    exported = export(digits(), None, floats(2, 1, 16, 16))
+    assert exported.checked_by == "ferrule itself"
+    assert exported.difference < 1e-5
+
+
+def test_each_op_of_graphs_has_a_rule() -> None:
+    ops = {*ELEMENTWISE, *REDUCTIONS, *MOVEMENTS, *FunctionOps, *LoadOps} - {LoadOps.CUSTOM}
+    assert ops == set(RULES)
+
+
+def test_nothing_is_noted_outside_of_exports() -> None:
+    from ferrule.autograd import is_noting
+
+    with pytest.raises(OnnxError):
+        export(lambda x: x * x.sum().item(), None, floats(3))
+    assert not is_noting()
+    assert (floats(3).softmax() + 1).realize().lazydata.realized is not None
+
+
+# -- any program ---------------------------------------------------------------------------------
+
+
+def test_random_programs(programs: int) -> None:
+    """The check of each export compares with the function: integers exactly."""
+    for seed in range(max(programs // 40, 5)):
+        arrays = [pair.array.copy() for pair in Program(seed).pairs]
+
+        def function(*tensors: Tensor, seed: int = seed, arrays: Any = arrays) -> list[Tensor]:
+            pairs = [Pair(t, a.copy()) for t, a in zip(tensors, arrays, strict=True)]
+            program = Program(seed + 1, pairs, captured=True)
+            program.run(12)
+            return [pair.tensor for pair in program.pairs]
+
+        exported = export(function, None, *[Tensor(array) for array in arrays])
+        assert exported.checked_by.startswith("ONNX Runtime")
