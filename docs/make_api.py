@@ -32,6 +32,8 @@ MODULES = {
     "ferrule.torch": "ferrule.torch",
     "ferrule.signal": "ferrule.signal",
     "ferrule.signal.windows": "ferrule.signal.windows",
+    "ferrule.distributions": "ferrule.distributions",
+    "ferrule.distributions.constraints": "ferrule.distributions.constraints",
     "ferrule.nn": "ferrule.nn",
     "ferrule.nn.optim": "ferrule.nn.optim",
     "ferrule.nn.optim.lr_scheduler": "ferrule.nn.optim.lr_scheduler",

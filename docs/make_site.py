@@ -57,6 +57,7 @@ NAV: dict[str, list[str]] = {
     "Guide": [
         "docs/coming-from.md",
         "docs/coming-from-pytorch.md",
+        "docs/distributions.md",
         "docs/onnx.md",
         "docs/pytorch-models.md",
         "docs/export.md",

@@ -27,6 +27,7 @@ PUBLIC = {
     "checkpoint",
     "cond",
     "custom_vjp",
+    "distributions",
     "dtypes",
     "enable_grad",
     "fft",

@@ -117,6 +117,10 @@ MODULES = {
     """,
     "ferrule.export": "export exported_program load ExportedProgram ExportError LoadError",
     "ferrule.onnx": "load Model OnnxError",
+    "ferrule.distributions": """
+        Normal Bernoulli Categorical Uniform Beta Gamma Dirichlet Poisson MultivariateNormal
+        TransformedDistribution Independent MixtureSameFamily kl_divergence register_kl
+    """,
     "ferrule.signal": "stft istft windows",
     "ferrule.torch": "from_exported Model TorchError",
     "ferrule.nn.state": """

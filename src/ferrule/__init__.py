@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from ferrule import imports
 
 if TYPE_CHECKING:
-    from ferrule import array_api, fft, nn, onnx, signal, torch
+    from ferrule import array_api, distributions, fft, nn, onnx, signal, torch
     from ferrule.array_api import from_dlpack
     from ferrule.autograd import enable_grad, no_grad
     from ferrule.base.config import (
@@ -61,6 +61,7 @@ __all__ = [
     "checkpoint",
     "cond",
     "custom_vjp",
+    "distributions",
     "dtypes",
     "enable_grad",
     "fft",
@@ -110,7 +111,7 @@ _HOMES = {
     "load": "export.loading",
     "tune": "jit.tuning",
 }
-_MODULES = ("array_api", "fft", "nn", "onnx", "signal", "torch")
+_MODULES = ("array_api", "distributions", "fft", "nn", "onnx", "signal", "torch")
 
 
 # Names that newcomers look for, and their replacements here.
