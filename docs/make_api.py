@@ -38,6 +38,7 @@ MODULES = {
     "ferrule.nn.optim": "ferrule.nn.optim",
     "ferrule.nn.optim.lr_scheduler": "ferrule.nn.optim.lr_scheduler",
     "ferrule.nn.utils": "ferrule.nn.utils",
+    "ferrule.nn.utils.rnn": "ferrule.nn.utils.rnn",
     "ferrule.nn.init": "ferrule.nn.init",
     "ferrule.nn.state": "ferrule.nn.state",
     "ferrule.errors": "ferrule.errors",

@@ -115,8 +115,12 @@ MODULES = {
     "ferrule.nn.utils": """
         clip_grad_norm_ clip_grad_value_ get_total_norm parameters_to_vector vector_to_parameters
     """,
+    "ferrule.nn.utils.rnn": """
+        PackedSequence pack_padded_sequence pad_packed_sequence pad_sequence pack_sequence
+        unpad_sequence unpack_sequence
+    """,
     "ferrule.export": "export exported_program load ExportedProgram ExportError LoadError",
-    "ferrule.onnx": "load Model OnnxError",
+    "ferrule.onnx": "load export Model OnnxError",
     "ferrule.distributions": """
         Normal Bernoulli Categorical Uniform Beta Gamma Dirichlet Poisson MultivariateNormal
         TransformedDistribution Independent MixtureSameFamily kl_divergence register_kl

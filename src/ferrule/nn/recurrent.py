@@ -4,21 +4,25 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import ClassVar, TypeAlias, final
+from typing import ClassVar, TypeAlias, final, overload
 
 from ferrule.autograd import Shape
 from ferrule.base.calls import one_of
 from ferrule.ir.shape.view import ShapeError
 from ferrule.nn.module import Layer
+from ferrule.nn.packed import PackedSequence
 from ferrule.nn.parameters import check_chance, check_counts, check_sizes, inverse_root, uniform
 from ferrule.tensor import Tensor
-from ferrule.tensor.checked import checks_arguments
+from ferrule.tensor.checked import checks_arguments, no_tensor
 from ferrule.tensor.data import DTypeLike
 from ferrule.tensor.notes import note
 from ferrule.transforms import scan
 
 States: TypeAlias = tuple[Tensor, ...]
 """The hidden state, and for an LSTM the cell's too: each (N, hidden_size)."""
+
+
+Inputs: TypeAlias = Tensor | PackedSequence
 
 
 class _Steps(Layer, ABC):
@@ -280,14 +284,13 @@ class _Recurrent(_Steps):
         found: Tensor | None = getattr(self, name + place, None)
         return found
 
-    def _sequence(self, x: Tensor, states: States | None) -> tuple[Tensor, States]:
+    def _sequence(self, x: Inputs, states: States | None) -> tuple[Inputs, States]:
         """The outputs of the last layer, and the last states of all layers."""
-        if x.ndim not in (2, 3) or x.shape[-1] != self.input_size:
-            order = "(N, T" if self.batch_first else "(T, N"
-            raise ShapeError(
-                f"{self._name}: expected {order}, {self.input_size}) or (T, {self.input_size}), got"
-                f" {tuple(x.shape)}"
-            )
+        if isinstance(x, PackedSequence):
+            self._check_size(x.padded, x.padded.ndim == 3)
+            out, last = self._batched(x.padded, states, x.mask().unsqueeze(-1))
+            return PackedSequence.of(out, x.lengths), last
+        self._check_size(x, x.ndim in (2, 3))
         if x.ndim == 2:
             added = None if states is None else tuple(state.unsqueeze(1) for state in states)
             out, last = self._batched(x.unsqueeze(1), added)
@@ -297,7 +300,25 @@ class _Recurrent(_Steps):
         out, last = self._batched(x.transpose(0, 1), states)
         return out.transpose(0, 1), last
 
-    def _batched(self, x: Tensor, states: States | None) -> tuple[Tensor, States]:
+    def _check_arguments(self, x: object, hx: object = None) -> None:
+        """Raises `TypeError` for what is no tensor, or packed sequence."""
+        if not isinstance(x, Tensor | PackedSequence):
+            raise no_tensor(self._name, "x", x)
+        if not isinstance(hx, Tensor | None):
+            raise no_tensor(self._name, "hx", hx)
+
+    def _check_size(self, x: Tensor, has_axes: bool) -> None:
+        if not has_axes or x.shape[-1] != self.input_size:
+            order = "(N, T" if self.batch_first else "(T, N"
+            raise ShapeError(
+                f"{self._name}: expected {order}, {self.input_size}) or (T, {self.input_size}), got"
+                f" {tuple(x.shape)}"
+            )
+
+    def _batched(
+        self, x: Tensor, states: States | None, mask: Tensor | None = None
+    ) -> tuple[Tensor, States]:
+        """Outputs and last states; where a `mask` of (T, N, 1) is false, states stay."""
         count = self.num_layers * len(self._suffixes)
         sizes = [self._out_size, self.hidden_size][: self.states]
         first = self._first(x, states, [(count, x.shape[1], size) for size in sizes])
@@ -309,13 +330,15 @@ class _Recurrent(_Steps):
             for direction, suffix in enumerate(self._suffixes):
                 number = layer * len(self._suffixes) + direction
                 start = tuple(state[number] for state in first)
-                out, end = self._run(x, start, f"_l{layer}{suffix}", reverse=direction == 1)
+                out, end = self._run(x, start, f"_l{layer}{suffix}", direction == 1, mask)
                 outs.append(out)
                 last.append(end)
             x = outs[0] if len(outs) == 1 else outs[0].cat(outs[1], dim=-1)
         return x, tuple(parts[0].stack(*parts[1:]) for parts in zip(*last, strict=True))
 
-    def _run(self, x: Tensor, states: States, place: str, reverse: bool) -> tuple[Tensor, States]:
+    def _run(
+        self, x: Tensor, states: States, place: str, reverse: bool, mask: Tensor | None
+    ) -> tuple[Tensor, States]:
         """One layer in one direction."""
         weight, matrix = self._parameter("weight_ih", place), self._parameter("weight_hh", place)
         assert weight is not None
@@ -325,15 +348,19 @@ class _Recurrent(_Steps):
         # The products with the inputs need no state: one for all steps.
         given = x.linear(weight.transpose(), self._parameter("bias_ih", place))
 
-        def step(states: States, given: Tensor) -> tuple[States, Tensor]:
+        def step(states: States, row: tuple[Tensor, Tensor | None]) -> tuple[States, Tensor]:
+            given, inside = row
             kept = states[0].linear(matrix.transpose(), bias)
-            states = self._step(given, kept, states)
+            following = self._step(given, kept, states)
             if shrinking is not None:
-                states = (states[0].linear(shrinking.transpose()), *states[1:])
-            return states, states[0]
+                following = (following[0].linear(shrinking.transpose()), *following[1:])
+            if inside is not None:
+                pairs = zip(following, states, strict=True)
+                following = tuple(inside.where(new, old) for new, old in pairs)
+            return following, following[0]
 
-        last, out = scan(step, states, given, reverse=reverse)
-        if shrinking is None:
+        last, out = scan(step, states, (given, mask), reverse=reverse)
+        if shrinking is None and mask is None:
             operands = [x, weight, matrix, self._parameter("bias_ih", place), bias, *states]
             for number, result in enumerate((out, *last)):
                 note("recurrent", operands, result, (self._kind, reverse, number))
@@ -343,9 +370,17 @@ class _Recurrent(_Steps):
 class _OneState(_Recurrent):
     """Layers whose only state is the hidden one."""
 
-    @checks_arguments
-    def __call__(self, x: Tensor, hx: Tensor | None = None) -> tuple[Tensor, Tensor]:
+    @overload
+    def __call__(self, x: Tensor, hx: Tensor | None = None) -> tuple[Tensor, Tensor]: ...
+
+    @overload
+    def __call__(
+        self, x: PackedSequence, hx: Tensor | None = None
+    ) -> tuple[PackedSequence, Tensor]: ...
+
+    def __call__(self, x: Inputs, hx: Tensor | None = None) -> tuple[Inputs, Tensor]:
         """The outputs, and the last state of each layer and direction."""
+        self._check_arguments(x, hx)
         out, (last,) = self._sequence(x, None if hx is None else (hx,))
         return out, last
 
@@ -357,7 +392,8 @@ class RNN(_Simple, _OneState):
     Takes (T, N, input_size), with `batch_first` (N, T, input_size), or (T, input_size), and states
     of (layers * directions, N, hidden_size), zeros if left out; gives the outputs of the last layer
     and the last states. `dropout` acts between layers, while `Tensor.training`. `nonlinearity` may
-    be "relu".
+    be "relu". A `PackedSequence` (see `nn.utils.rnn`) gives another one, and the states behind the
+    end of each of its sequences.
 
     Raises `ShapeError` for an input or states of other sizes, `ValueError` for another
     `nonlinearity`.
@@ -404,11 +440,21 @@ class LSTM(_LongShortTerm, _Recurrent):
     ((5, 2, 8), (2, 2, 4), (2, 2, 4))
     """
 
-    @checks_arguments
+    @overload
     def __call__(
         self, x: Tensor, hx: tuple[Tensor, Tensor] | None = None
-    ) -> tuple[Tensor, tuple[Tensor, Tensor]]:
+    ) -> tuple[Tensor, tuple[Tensor, Tensor]]: ...
+
+    @overload
+    def __call__(
+        self, x: PackedSequence, hx: tuple[Tensor, Tensor] | None = None
+    ) -> tuple[PackedSequence, tuple[Tensor, Tensor]]: ...
+
+    def __call__(
+        self, x: Inputs, hx: tuple[Tensor, Tensor] | None = None
+    ) -> tuple[Inputs, tuple[Tensor, Tensor]]:
         """The outputs, and the last states of each layer and direction."""
+        self._check_arguments(x)
         out, (hidden, cell) = self._sequence(x, hx)
         return out, (hidden, cell)
 

@@ -23,6 +23,7 @@ __all__ = [
     "parameters_to_vector",
     "parametrizations",
     "parametrize",
+    "rnn",
     "vector_to_parameters",
 ]
 
@@ -194,7 +195,6 @@ _INSTEAD = {
     "clip_grad_norm": "clip_grad_norm_ scales the gradients in place",
     "clip_grad_value": "clip_grad_value_ limits the gradients in place",
     "prune": "multiply by a mask: weight.mul_(weight.abs() > threshold)",
-    "rnn": "pad by hand, with Tensor.pad, and mask what was padded",
     "spectral_norm": "nn.utils.parametrizations.spectral_norm(layer) does it",
     "weight_norm": "nn.utils.parametrizations.weight_norm(layer) does it",
 }
@@ -203,6 +203,6 @@ _INSTEAD = {
 if not TYPE_CHECKING:  # which would take any name for one of the module
 
     def __getattr__(name: str) -> Any:
-        if name in ("parametrizations", "parametrize"):
+        if name in ("parametrizations", "parametrize", "rnn"):
             return import_module(f"{__name__}.{name}")
         raise no_attribute(__name__, name, __all__, _INSTEAD)
