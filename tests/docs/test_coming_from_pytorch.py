@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from tests.backend.test_torch_programs import IMPORTS
 
-from ferrule import Tensor, TinyJit, dtypes, nn
+from ferrule import Tensor, TinyJit, distributions, dtypes, nn
 from ferrule.nn import functional as F
 
 PAGE = Path(__file__).parents[2] / "docs" / "coming-from-pytorch.md"
@@ -33,6 +33,7 @@ def test_the_right_column_runs(what: str, code: str, tmp_path: Path) -> None:
     model = Net()
     names = {
         **{"Tensor": Tensor, "TinyJit": TinyJit, "dtypes": dtypes, "nn": nn, "F": F},
+        "distributions": distributions,
         **{"model": model, "x": Tensor.ones(3, 4), "labels": Tensor([0, 1, 1])},
         "opt": nn.optim.SGD(model.parameters(), lr=0.1),
         "path": str(tmp_path / "model.safetensors"),

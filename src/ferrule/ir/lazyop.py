@@ -7,7 +7,7 @@ that equality is identity.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import FrozenInstanceError, field
 from dataclasses import dataclass as standard_dataclass
 from typing import TYPE_CHECKING, Any, Final, get_args
@@ -506,15 +506,24 @@ def _padding_before(node: Any, axis: int) -> sint:
     return 0 if mask is None else mask[axis][0]
 
 
-def _flops(node: LazyOp) -> sint:
+def _flops(node: Any) -> sint:
     """The operations of one node: one for each element made, or for each one reduced.
 
     A running total takes one operation for each element, since it continues the one before.
     """
     if isinstance(node.op, ReduceOps):
-        return prod_sint(node.src[0].shape if running_axis(node) is None else node.shape)
-    row = ELEMENTWISE.get(node.op)
-    return 0 if row is None or row.flops == 0 else prod_sint(node.shape) * row.flops
+        return prod_sint(sources_of(node)[0].shape if running_axis(node) is None else node.shape)
+    steps = node.arg.steps if node.op is FunctionOps.STEPS else (node,)
+    rows = [ELEMENTWISE.get(step.op) for step in steps]
+    each = sum([row.flops for row in rows if row is not None])
+    return prod_sint(node.shape) * each if each else 0
+
+
+def count_operations(nodes: Collection[Any]) -> sint:
+    """The operations of nodes of a kernel's tree, or of the lazy graph; each node counts once."""
+    padded = {sources_of(sources_of(n)[0])[0] for n in nodes if running_axis(n) is not None}
+    # Padding is no operation.
+    return _sum([_flops(node) for node in nodes if node not in padded])
 
 
 def _largest(a: sint, b: sint) -> sint:
@@ -549,15 +558,11 @@ def get_lazyop_info(ast: LazyOp) -> FlopCounter:
 
     Symbolic sizes give symbolic estimates. A buffer that is read and written counts for both.
     """
-    flops: sint = 0
     reads: dict[int, sint] = {}
     writes: dict[int, sint] = {}
     nodes = ast.toposort()
     in_place = {node.src[0].src[2] for node in nodes if _scatters_in_place(node)}
-    padded = {node.src[0].src[0] for node in nodes if running_axis(node) is not None}
     for node in nodes:
-        if node not in padded:  # padding is no operation
-            flops = flops + _flops(node)
         if node.op is BufferOps.LOAD and node not in in_place:
             _count_touched(reads, node.arg)
         elif _scatters_in_place(node):
@@ -571,4 +576,4 @@ def get_lazyop_info(ast: LazyOp) -> FlopCounter:
         writes[0] = ast.dtype.itemsize * prod_sint(ast.shape)
     indices = sorted({*reads, *writes})
     mem = {index: reads.get(index, 0) + writes.get(index, 0) for index in indices}
-    return FlopCounter(ast.shape, ast.dtype, flops, mem)
+    return FlopCounter(ast.shape, ast.dtype, count_operations(nodes), mem)

@@ -158,6 +158,7 @@ if TYPE_CHECKING:
         ZeroPad2d,
         ZeroPad3d,
     )
+    from ferrule.nn.summaries import LayerSummary, Summary, summary
     from ferrule.nn.transformer import (
         Transformer,
         TransformerDecoder,
@@ -238,6 +239,7 @@ __all__ = [
     "LPPool3d",
     "LSTMCell",
     "LayerNorm",
+    "LayerSummary",
     "LeakyReLU",
     "Linear",
     "LocalResponseNorm",
@@ -290,6 +292,7 @@ __all__ = [
     "Softplus",
     "Softshrink",
     "Softsign",
+    "Summary",
     "Tanh",
     "Tanhshrink",
     "Threshold",
@@ -314,6 +317,7 @@ __all__ = [
     "optim",
     "set_training",
     "state",
+    "summary",
     "utils",
 ]
 
@@ -335,6 +339,7 @@ _LAYERS = (
     "module",
     "parameters",
     "folding",
+    "summaries",
 )
 
 # What newcomers look for, and what does it here.

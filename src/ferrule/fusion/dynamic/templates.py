@@ -34,7 +34,7 @@ class Template:
         self._argument = argument
         self._result = result
         nodes = [node for node in toposort([result]) if node is not argument]
-        self._inner = [node for node in nodes if node.realized is None]
+        self.nodes = [node for node in nodes if node.realized is None]
 
     def of(self, x: LazyBuffer) -> LazyBuffer:
         """The value of the function, as one node of the graph."""
@@ -43,6 +43,6 @@ class Template:
     def expanded(self, x: LazyBuffer) -> LazyBuffer:
         """The value of the function, as all its nodes."""
         twins = {self._argument: x}
-        for node in self._inner:
+        for node in self.nodes:
             twins[node] = rebuilt(node, tuple([twins.get(source, source) for source in node.srcs]))
         return twins[self._result]
