@@ -15,7 +15,9 @@ import pytest
 
 from ferrule.codegen.interpret import extent, interpret
 from ferrule.codegen.uops import UOp
-from ferrule.renderer.c.dialect import C, symbol
+from ferrule.renderer.c.dialect import C, Dialect, symbol
+from ferrule.renderer.c.portable import PORTABLE, kernel_function
+from ferrule.renderer.c.prelude import Prelude
 from ferrule.renderer.c.style import CStyleRenderer
 from tests.programs import HOST, Array, bits
 
@@ -29,13 +31,7 @@ class CompiledC:
 
     def __init__(self, uops: Sequence[UOp], name: str = "kernel", options: str = "") -> None:
         self.source = CStyleRenderer(C, PLAIN).render(name, uops)
-        with tempfile.TemporaryDirectory() as folder:
-            library = Path(folder) / "kernel.so"
-            command = [str(COMPILER), *C.flags, *options.split()]
-            command += ["-shared", "-fPIC", "-x", "c", "-", "-o", str(library), "-lm"]
-            done = subprocess.run(command, input=self.source, capture_output=True, text=True)
-            assert done.returncode == 0, done.stderr + self.source
-            self.library = ctypes.CDLL(str(library))
+        self.library = shared_library(self.source, C, options)
         self._run = self.library[symbol(name)]
         self._run.argtypes = [ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64]
         self._run.restype = None
@@ -44,17 +40,56 @@ class CompiledC:
         self._extent.restype = ctypes.c_int64
 
     def extent(self, buffers: Sequence[Array], values: Sequence[int] = ()) -> int:
-        return int(self._extent(self.table(buffers, values)))
+        return int(self._extent(argument_table(buffers, values)))
 
     def __call__(self, buffers: Sequence[Array], values: Sequence[int] = ()) -> None:
-        table = self.table(buffers, values)
+        table = argument_table(buffers, values)
         self._run(table, 0, int(self._extent(table)))
 
-    def table(
-        self, buffers: Sequence[Array], values: Sequence[int]
-    ) -> ctypes.Array[ctypes.c_int64]:
-        slots = [*(buffer.ctypes.data for buffer in buffers), *values]
-        return (ctypes.c_int64 * max(len(slots), 1))(*slots)
+
+class PortableC:
+    """A program as a function of C11, called by one that takes the argument table."""
+
+    def __init__(self, uops: Sequence[UOp], name: str = "kernel", options: str = "") -> None:
+        self.source = portable_source(uops, name)
+        strict = "-Wall -Wextra -Werror -pedantic -O1 -mfma"
+        self.library = shared_library(self.source, PORTABLE, f"{strict} {options}")
+
+    def __call__(self, buffers: Sequence[Array], values: Sequence[int] = ()) -> None:
+        self.library["call"](argument_table(buffers, values))
+
+
+def portable_source(uops: Sequence[UOp], name: str = "kernel") -> str:
+    """The file with a program's function and `call`, which gives it its arguments."""
+    prelude = Prelude(PORTABLE)
+    function = kernel_function(name, uops, prelude)
+    arguments = ", ".join(
+        f"({p.declaration(restrict=False).rpartition(p.name)[0]})(intptr_t)args[{p.slot}]"
+        if p.is_buffer
+        else f"args[{p.slot}]"
+        for p in function.parameters
+    )
+    head = "void call(const i64 *args);\nvoid call(const i64 *args) {\n  (void)args;\n"
+    call = f"{head}  {function.name}({arguments});\n}}"
+    parts = [PORTABLE.header, prelude.text(), function.text(restrict=False), call]
+    return "\n\n".join(part for part in parts if part) + "\n"
+
+
+def shared_library(source: str, dialect: Dialect, options: str) -> ctypes.CDLL:
+    """A file in C as a library; fails with the compiler's message."""
+    with tempfile.TemporaryDirectory() as folder:
+        library = Path(folder) / "kernel.so"
+        command = [str(COMPILER), *dialect.flags, *options.split()]
+        command += ["-shared", "-fPIC", "-x", "c", "-", "-o", str(library), "-lm"]
+        done = subprocess.run(command, input=source, capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr + source
+        return ctypes.CDLL(str(library))
+
+
+def argument_table(buffers: Sequence[Array], values: Sequence[int]) -> ctypes.Array[ctypes.c_int64]:
+    """The addresses of buffers, and values after them."""
+    slots = [*(buffer.ctypes.data for buffer in buffers), *values]
+    return (ctypes.c_int64 * max(len(slots), 1))(*slots)
 
 
 def aligned(array: Array) -> Array:
@@ -72,7 +107,7 @@ def run_as_c(
     values: Sequence[int] = (),
     name: str = "kernel",
 ) -> list[Array]:
-    """The buffers after a run; fails unless interpreter and C agree bit for bit."""
+    """The buffers after a run; fails unless interpreter and both forms of C agree bit for bit."""
     expected = [aligned(buffer) for buffer in buffers]
     interpret(uops, expected, values)
     found = [aligned(buffer) for buffer in buffers]
@@ -80,6 +115,10 @@ def run_as_c(
     assert compiled.extent(found, values) == extent(uops, values, len(buffers))
     compiled(found, values)
     assert_same(expected, found, compiled.source)
+    again = [aligned(buffer) for buffer in buffers]
+    portable = PortableC(uops, name)
+    portable(again, values)
+    assert_same(expected, again, portable.source)
     return found
 
 

@@ -22,6 +22,7 @@ from typing import Final, final
 
 from ferrule.base.records import dataclass
 from ferrule.ir.dtype import DType, dtypes
+from ferrule.ir.expr import ExprOp
 from ferrule.renderer.base import STORAGE_ONLY, quiet, storage_bits
 
 
@@ -71,12 +72,16 @@ class Dialect:
     """The statement that makes the copies begun since the last such statement a group."""
     wait: str = ""
     """The statement that waits for the copies of all groups but the newest `{groups}`."""
+    functions: Mapping[str, str] = field(default_factory=dict)
+    """The names of the language's own functions, if they differ from C's."""
     instructions: Mapping[str, str] = field(default_factory=dict)
     """The statements of helper functions that are one instruction; see `prelude.py`."""
     instructions_if: str = ""
     """The condition under which the compiler knows these."""
 
 
+CAN_OVERFLOW: Final = frozenset({ExprOp.ADD, ExprOp.SUB, ExprOp.MUL, ExprOp.MULACC, ExprOp.NEG})
+"""The operations on integers that may overflow, which C leaves undefined for signed ones."""
 CORRECT_ROUNDING: Final = "-cl-fp32-correctly-rounded-divide-sqrt"
 """The flag of OpenCL's compiler for exact divisions and roots, which not every device has."""
 

@@ -31,6 +31,7 @@ from ferrule.renderer.c.blocks import (
 )
 from ferrule.renderer.c.bounds import INT32, bounds, range_of, within
 from ferrule.renderer.c.dialect import (
+    CAN_OVERFLOW,
     Dialect,
     is_special,
     literal,
@@ -56,7 +57,6 @@ _OF_BLOCKS: Final = frozenset(
 )
 _OF_WARPS: Final = frozenset({UOps.MMA, UOps.MATRICES, UOps.WGMMA})
 _WAITING: Final = frozenset({UOps.BARRIER, UOps.ACROSS, UOps.MMA, UOps.WGMMA})
-_CAN_OVERFLOW: Final = frozenset({ExprOp.ADD, ExprOp.SUB, ExprOp.MUL, ExprOp.MULACC, ExprOp.NEG})
 
 
 def pieces(lanes: int, itemsize: int, multiple: int) -> list[tuple[int, int]]:
@@ -328,7 +328,7 @@ class Function:
         dtype = dtype_of(operands[0])
         kinds = {self.kind(s) for s in (*operands, *([u] if u.dtype is dtype else []))}
         kind = "i32" if kinds == {"i32"} else type_of(dtype)
-        exact = u.arg in _CAN_OVERFLOW and u in self.bounds
+        exact = u.arg in CAN_OVERFLOW and u in self.bounds
         return Arithmetic(
             self.prelude,
             dtype,

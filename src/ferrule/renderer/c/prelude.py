@@ -50,6 +50,7 @@ class Prelude:
 
     def function(self, name: str, kind: str) -> str:
         """The name of one of the language's own functions, of float or double."""
+        name = self.dialect.functions.get(name, name)
         return name + (self.dialect.float_suffix if kind == "float" else "")
 
     def vector(self, kind: str, lanes: int) -> str:
