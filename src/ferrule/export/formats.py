@@ -10,9 +10,15 @@ from typing import Any, Final, TypeAlias, final
 
 from ferrule.base.records import dataclass
 from ferrule.export import native
+from ferrule.export.c import c_program
+from ferrule.export.captured import exported_program
+from ferrule.export.interface import Interface
 from ferrule.export.loading import LoadError
 from ferrule.export.program import ExportError
+from ferrule.export.targets import c_target, scheduled
+from ferrule.export.trials import trial_of_c, trial_of_wasm
 from ferrule.export.verify import verify
+from ferrule.export.wasm import LOADER, wasm_kernels, wasm_program
 from ferrule.ir.buffer import readable_bytes
 from ferrule.jit import BoundJit, TinyJit
 
@@ -86,6 +92,39 @@ def _ferrule(step: Step, path: Path, name: str, **options: Any) -> Written:
     return Written((path,), len(program.program.steps), verified)
 
 
+def _c(step: Step, path: Path, name: str, weights: str = "c", target: str = "native") -> Written:
+    """A source in C and its header; with `weights="bin"` the weights are in a file."""
+    if weights not in ("c", "bin"):
+        raise ExportError(f'weights={weights!r}: they go to "c", the source, or "bin", a file')
+    chosen = c_target(target)
+    program = exported_program(step, packed=False, name=name)
+    made = c_program(program, name, chosen, weights_in_file=weights == "bin")
+    kernels = {key: one.uops for key, one in scheduled(program, chosen).items()}
+    with tempfile.TemporaryDirectory(prefix="ferrule-") as folder:
+        shared = Interface(program, name)
+        run, how = trial_of_c(made, shared, kernels, chosen, Path(folder))
+        verified = f"{verify(step, program, run, _TOLERANCE)} ({how})"
+    files = [path, path.with_name(f"{shared.name}.h")]
+    path.write_text(made.source)
+    files[1].write_text(made.header)
+    if made.weights is not None:
+        files.append(path.with_name(f"{shared.name}.bin"))
+        files[2].write_bytes(made.weights)
+    return Written(tuple(files), len(program.steps), verified)
+
+
+def _wasm(step: Step, path: Path, name: str) -> Written:
+    """A module of WebAssembly, and its loader for JavaScript."""
+    program = exported_program(step, packed=False, name=name)
+    made = wasm_program(program, name)
+    run, how = trial_of_wasm(made, wasm_kernels(program))
+    verified = f"{verify(step, program, run, _TOLERANCE)} ({how})"
+    loader = path.with_suffix(".mjs")
+    path.write_bytes(made.module)
+    loader.write_text(LOADER.read_text())
+    return Written((path, loader), len(program.steps), verified)
+
+
 def _verified(
     step: Step,
     name: str,
@@ -119,7 +158,7 @@ _TOLERANCE: Final = 1e-3
 """Relative to the largest number of a tensor: kernels with other schedules add in another order."""
 
 
-FORMATS: Final[dict[str, Write]] = {"so": _so, "a": _a, "ferrule": _ferrule}
+FORMATS: Final[dict[str, Write]] = {"so": _so, "a": _a, "ferrule": _ferrule, "c": _c, "wasm": _wasm}
 """The function of each format, by its name, which is the suffix of its files too."""
 
 

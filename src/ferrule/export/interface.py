@@ -57,7 +57,8 @@ def c_type(dtype: DType) -> str:
 def c_name(text: str) -> str:
     """A name for C, with `_` in the place of what C does not allow."""
     name = re.sub(r"\W", "_", text, flags=re.ASCII).strip("_") or "program"
-    return f"{name}_" if name in _KEYWORDS.split() or name[0].isdigit() else name
+    name = f"_{name}" if name[0].isdigit() else name
+    return f"{name}_" if name in _KEYWORDS.split() else name
 
 
 @final

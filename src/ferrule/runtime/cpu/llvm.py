@@ -35,6 +35,7 @@ _PASSES = ("sroa",)
 _OPT_LEVEL = 2
 _RELOCATION_MODEL = "pic"
 _CODE_MODEL = "small"
+_WASM_TRIPLE = "wasm32-unknown-unknown"
 _MODEL = {"x86-64": "x86-64"}
 _FLAGS = f"O{_OPT_LEVEL} {','.join(_PASSES)} {_RELOCATION_MODEL} {_CODE_MODEL}"
 
@@ -148,7 +149,7 @@ class CPUCompiler(Compiler):
             module.data_layout = str(machine.target_data)
             module.verify()
             if "alloca" in src:  # else there is nothing for them
-                self._run_passes(machine, module)
+                _run_passes(machine, module)
             return _emit_object(machine, module)
         except RuntimeError as error:
             raise CompileError(
@@ -191,13 +192,38 @@ class CPUCompiler(Compiler):
             )
         return found
 
-    def _run_passes(self, machine: Any, module: Any) -> None:
-        llvm = _llvm()
-        builder = llvm.create_pass_builder(machine, llvm.create_pipeline_tuning_options(0))
-        passes = llvm.create_new_module_pass_manager()
-        for name in _PASSES:
-            getattr(passes, f"add_{name}_pass")()
-        passes.run(module, builder)
+
+def _run_passes(machine: Any, module: Any) -> None:
+    llvm = _llvm()
+    builder = llvm.create_pass_builder(machine, llvm.create_pipeline_tuning_options(0))
+    passes = llvm.create_new_module_pass_manager()
+    for name in _PASSES:
+        getattr(passes, f"add_{name}_pass")()
+    passes.run(module, builder)
+
+
+def compile_wasm(sources: Sequence[str], features: str) -> bytes:
+    """The WebAssembly object that modules of LLVM IR make together.
+
+    Raises `CompileError`, with LLVM's message, if LLVM rejects them.
+    """
+    llvm = _llvm()
+    llvm.initialize_all_targets()
+    llvm.initialize_all_asmprinters()
+    target = llvm.Target.from_triple(_WASM_TRIPLE)
+    machine = target.create_target_machine(features=features, opt=_OPT_LEVEL, reloc="static")
+    context = llvm.create_context()
+    try:
+        whole, *others = (llvm.parse_assembly(source, context) for source in sources)
+        for module in others:
+            whole.link_in(module)
+        whole.triple = machine.triple
+        whole.data_layout = str(machine.target_data)
+        whole.verify()
+        _run_passes(machine, whole)
+        return _emit_object(machine, whole)
+    except RuntimeError as error:
+        raise CompileError(f"LLVM does not accept code for WebAssembly: {error}") from error
 
 
 @cache

@@ -1,0 +1,89 @@
+"""The targets of exports that are compiled elsewhere, and a program's kernels for one of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from typing import Final
+
+from ferrule.codegen.linearizer import Linearizer
+from ferrule.codegen.uops import UOp, UOps
+from ferrule.export.program import ExportedProgram, ExportError
+from ferrule.ir.dtype import dtypes
+from ferrule.ir.expr import ExprOp
+from ferrule.ir.target import Target, detect_cpu, named_cpu
+from ferrule.renderer.base import dtype_of
+
+_C_OPS: Final = frozenset({"MULACC", "SQRT", "TRUNC", "ROUND"})
+_L1_BYTES: Final = 32 << 10
+_L2_BYTES: Final = 512 << 10
+WASM: Final = replace(
+    named_cpu("sse2"),
+    name="wasm32",
+    arch="wasm32",
+    features="+bulk-memory,+mutable-globals,+nontrapping-fptoint,+sign-ext,+simd128",
+    max_threads=1,
+    l1_bytes=_L1_BYTES,
+    l2_bytes=_L2_BYTES,
+    native_ops=frozenset({"SQRT", "TRUNC", "ROUND"}),
+)
+"""WebAssembly with SIMD, as all browsers have it since 2023. The caches are those of most
+processors, so that modules do not depend on the machine that made them."""
+
+
+def c_target(name: str) -> Target:
+    """The target of kernels in C: a processor's vectors and caches, and no special instructions.
+
+    `name` is "native", for this processor, or one that `named_cpu` takes.
+    """
+    processor = detect_cpu() if name == "native" else named_cpu(name)
+    return replace(
+        processor,
+        name="c11",
+        arch="c11",
+        features="",
+        max_threads=1,
+        has_fma=True,
+        native_ops=_C_OPS,
+    )
+
+
+def scheduled(program: ExportedProgram, target: Target) -> dict[str, Linearizer]:
+    """The kernels of a program, scheduled for a target, by name.
+
+    Raises `ExportError` for a kernel without a tree: one of packed weights.
+    """
+    found: dict[str, Linearizer] = {}
+    for kernel in program.kernels:
+        if kernel.ast is None:
+            raise ExportError(
+                f"kernel {kernel.name} reads packed weights, in the layout of one target; make the "
+                "program with packed=False"
+            )
+        if kernel.name not in found:
+            found[kernel.name] = Linearizer(kernel.ast, target, name=kernel.name).linearize()
+    return found
+
+
+def with_sums_rounded_twice(uops: Sequence[UOp]) -> list[UOp]:
+    """The program with a multiplication and an addition for each multiply-add of a sum.
+
+    For targets without the instruction: functions such as `exp2` rely on the single rounding, and
+    have it computed exactly at twenty times the cost, but sums are as good without it.
+    """
+    made: dict[UOp, UOp] = {}
+    sums: set[UOp] = set()
+
+    def changed(u: UOp) -> Iterator[UOp]:
+        src = tuple(made[s] for s in u.src)
+        new = u if src == u.src else replace(u, src=src)
+        is_fused = u.op is UOps.ALU and u.arg is ExprOp.MULACC and dtypes.is_float(dtype_of(u))
+        if is_fused and (u.src[2].op in (UOps.GET, UOps.CONST) or u.src[2] in sums):
+            sums.add(u)
+            product = replace(new, src=src[:2], arg=ExprOp.MUL)
+            new = replace(new, src=(product, src[2]), arg=ExprOp.ADD)
+            yield product
+        made[u] = new
+        yield new
+
+    return [new for u in uops for new in changed(u)]
