@@ -114,6 +114,13 @@ def test_kernel_schedule(capsys: pytest.CaptureFixture[str]) -> None:
     assert "for i0.1.i in 16 vector:" in capsys.readouterr().out
 
 
+def test_digits_in_browser(tmp_path: Path) -> None:
+    """In a browser it is tested in `tests/export/test_browser.py`."""
+    result = load("digits_in_browser").main(["--folder", str(tmp_path), "--epochs", "10"])
+    assert result.accuracy > 0.94
+    assert {file.name for file in tmp_path.iterdir()} == {file.name for file in result.files}
+
+
 def test_every_program_is_listed_and_tested() -> None:
     programs = {path.stem for path in EXAMPLES.glob("*.py")}
     listed = set(re.findall(r"\[(\w+)\.py\]\(\1\.py\)", (EXAMPLES / "README.md").read_text()))
