@@ -20,7 +20,10 @@ from ferrule.export.trials import trial_of_c, trial_of_wasm
 from ferrule.export.verify import verify
 from ferrule.export.wasm import LOADER, wasm_kernels, wasm_program
 from ferrule.ir.buffer import readable_bytes
+from ferrule.ir.storage import turn
 from ferrule.jit import BoundJit, TinyJit
+from ferrule.jit.report.examples import Examples
+from ferrule.jit.report.signature import Signature
 
 Step: TypeAlias = TinyJit[Any] | BoundJit[Any]
 
@@ -125,6 +128,27 @@ def _wasm(step: Step, path: Path, name: str) -> Written:
     return Written((path, loader), len(program.steps), verified)
 
 
+def _onnx(step: Step, path: Path, name: str, args: Sequence[Any] = (), **options: Any) -> Written:
+    """A model in ONNX's format, of the function itself; see `ferrule.onnx.export`."""
+    from ferrule.onnx import export as export_model  # an extra
+
+    with turn:
+        replay, key, function = step.last_replay()
+        if replay is None and not args:
+            raise ExportError(
+                f"{function!r} has no replay to take example arguments from: call it three times "
+                "with arguments of the same kind first, or pass some: export(path, args=(x,))"
+            )
+        kwargs: dict[str, Any] = {}
+        if replay is not None and not args:
+            examples = Examples(replay.objects, replay.var_vals)
+            args, kwargs = examples.arguments(Signature(key[0]))
+    made = export_model(function, path, *args, **options, **kwargs)
+    files = [one for one in (path, path.with_name(f"{path.name}.data")) if one.exists()]
+    verified = f"on {made.checked_by}: within {made.difference:.1e} of the function"
+    return Written(tuple(files), sum(made.operators.values()), verified)
+
+
 def _verified(
     step: Step,
     name: str,
@@ -158,7 +182,14 @@ _TOLERANCE: Final = 1e-3
 """Relative to the largest number of a tensor: kernels with other schedules add in another order."""
 
 
-FORMATS: Final[dict[str, Write]] = {"so": _so, "a": _a, "ferrule": _ferrule, "c": _c, "wasm": _wasm}
+FORMATS: Final[dict[str, Write]] = {
+    "so": _so,
+    "a": _a,
+    "ferrule": _ferrule,
+    "c": _c,
+    "wasm": _wasm,
+    "onnx": _onnx,
+}
 """The function of each format, by its name, which is the suffix of its files too."""
 
 
@@ -175,7 +206,8 @@ def export(
     The program is what the replay used last runs, with its weights and its state of now. `format`
     is one of `FORMATS`, by default the suffix of the path; `name` is that of the program's
     functions, by default the file's. Other options are those of the format: `targets` and `threads`
-    of `so`, `a` and `ferrule`.
+    of `so`, `a` and `ferrule`, `weights` and `target` of `c`, those of `ferrule.onnx.export` for
+    `onnx`.
 
     What was written is compared with the captured function before this returns.
 

@@ -305,15 +305,15 @@ def shown(item: Any) -> str:
     if not isinstance(item, tuple):
         return _cut(repr(item))
     if item and isinstance(item[0], type):
-        return _cut(repr(_value(item)))
+        return _cut(repr(value_of(item)))
     comma = "," if len(item) == 1 else ""
     return _cut(f"({', '.join(map(shown, item))}{comma})")
 
 
-def _value(leaf: Any) -> Any:
+def value_of(leaf: Any) -> Any:
     """The value that `numbers.form` made a leaf of."""
     if not isinstance(leaf, tuple) or not leaf or not isinstance(leaf[0], type):
-        return tuple(map(_value, leaf)) if isinstance(leaf, tuple) else leaf
+        return tuple(map(value_of, leaf)) if isinstance(leaf, tuple) else leaf
     kind, *values = leaf
     if issubclass(kind, float):
         return struct.unpack("<d", values[0])[0]
@@ -322,8 +322,8 @@ def _value(leaf: Any) -> Any:
     if issubclass(kind, np.generic):
         return np.frombuffer(values[1], values[0])[0]
     if issubclass(kind, slice | range):
-        return kind(*_value(values[0]))
-    return _value(values[0]) if issubclass(kind, tuple) else values[0]
+        return kind(*value_of(values[0]))
+    return value_of(values[0]) if issubclass(kind, tuple) else values[0]
 
 
 def _cut(text: str) -> str:
