@@ -117,6 +117,44 @@ def test_numbers_on_the_way_are_noted_each_time(monkeypatch: pytest.MonkeyPatch)
         assert noted[turn:] == [total.lazydata.srcs[0]], turn
 
 
+def test_a_held_value_that_is_needed_in_each_turn_does_not_make_graphs_grow() -> None:
+    keys, parts = Tensor(X).realize(), [X]
+    sizes = []
+    for turn in range(8):
+        new = X[:1] + turn
+        keys = Tensor.cat(keys, Tensor(new).realize())
+        parts.append(new)
+        total = keys.sum(1)
+        sizes.append(len(KeyedGraph([total.lazydata]).numbers))
+        np.testing.assert_allclose(total.numpy(), np.concatenate(parts).sum(1), rtol=1e-6)
+    assert sizes[-3:] == sizes[-1:] * 3
+
+
+def test_a_held_value_is_stored_the_third_time_that_it_is_needed() -> None:
+    x = Tensor(X).realize()
+    held = x * 2 + 1
+    for turn in range(3):
+        assert held.lazydata.realized is None
+        np.testing.assert_array_equal((held + turn).numpy(), X * 2 + 1 + turn)
+    assert held.lazydata.realized is not None
+
+
+def test_a_held_value_that_is_larger_than_its_sources_is_not_stored() -> None:
+    lengths = Tensor(X[:, 0]).realize()
+    mask = lengths.reshape(-1, 1) < Tensor.arange(40)
+    for turn in range(4):
+        expected = np.where(X[:, :1] < np.arange(40), turn, 0)
+        np.testing.assert_array_equal(mask.where(turn, 0).numpy(), expected)
+    assert mask.lazydata.realized is None
+
+
+def test_a_view_of_memory_that_is_held_is_not_stored() -> None:
+    turned = Tensor(X).realize().permute((1, 0))
+    for turn in range(4):
+        np.testing.assert_array_equal((turned + turn).numpy(), X.T + turn)
+    assert turned.lazydata.realized is None
+
+
 def test_variables_have_other_values(looked_at: list[None]) -> None:
     n = Variable("n", 1, 3)
     for value in (2, 3, 2):

@@ -63,8 +63,9 @@ class ThreadState:
         """True in a computation; see `engine/realize.py`."""
         self.nodes = Table()
         """The live nodes that it made, by their keys; see `ir/node.py`."""
-        self.passed: set[Any] = set()
-        """The numbers that kernels computed without storing them; see `fusion/graph.py`."""
+        self.passed: dict[int, Any] = {}
+        """The values that a schedule computed without storing them, by the serial numbers of their
+        nodes; see `fusion/graph.py`."""
         self.written: set[Any] = set()
         """References to the storages that it wrote to, whose writes may be pending; see
         `ir/storage.py`."""

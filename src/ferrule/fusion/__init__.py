@@ -59,7 +59,7 @@ class _KnownGraph:
 
     plan: ref[ExecutionPlan]
     passed: tuple[int, ...]
-    """The numbers of `Graph.passed`."""
+    """The numbers of the nodes in `Graph.passed`."""
     nodes: tuple[int, ...] | None = None
     """The nodes of the stand-in, see `StandIn.numbers_in`; None for the graph itself."""
     fixed: tuple[tuple[int, Hashable], ...] = ()

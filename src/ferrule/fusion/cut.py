@@ -46,9 +46,6 @@ from ferrule.ir.lazyop import LoadOps, MovementOps, ReduceOps
 from ferrule.ir.op_table import PLAIN_MOVEMENTS
 from ferrule.ir.target import Target
 
-# Operations per element above which a value is stored if something outside the schedule holds it,
-# since it may be computed again. Not measured.
-_RECOMPUTE_LIMIT: Final = 64
 # Elements for each element of a source from which on reading the source again takes no time. Not
 # measured: chosen for optimisers, whose updates share numbers (2026-11-23).
 _MIN_REPEATS: Final = 16
@@ -327,8 +324,7 @@ class _Cutter:
         if any(fusion in self.widening.get(node, ()) for fusion in visits):
             return True  # others cast again, which takes less than loading the wider elements
         cost = self.costs[node]
-        expensive = cost.local > _RECOMPUTE_LIMIT * cost.size and not cost.reduces
-        if expensive and node in self.graph.external:
+        if node in self.graph.external and self.gains.is_worth_keeping(node, cost):
             return False  # it may be asked for again
         return self.legality.is_allowed(node, cost, visits) and self.gains.pays(node, cost, visits)
 

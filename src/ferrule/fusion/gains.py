@@ -143,6 +143,15 @@ class Gains:
         through_memory = 2 * self.costs.nbytes[node] * self.byte_seconds + _LAUNCH_SECONDS
         return self._seconds(empty * (cost.size // every) * cost.each) <= through_memory
 
+    def is_worth_keeping(self, node: LazyBuffer, cost: Cost) -> bool:
+        """True if computing a value again takes longer than to store it now and to load it then.
+
+        Storing needs no kernel of its own, as a rule. What is made of reduces is not computed
+        again: they are stored, or their results are.
+        """
+        through_memory = 2 * self.costs.nbytes[node] * self.byte_seconds
+        return not cost.reduces and self._seconds(cost.local) > through_memory
+
     def pays(self, node: LazyBuffer, cost: Cost, visits: Visits) -> bool:
         """True if evaluating the node in all its users is faster than storing and loading it."""
         evals = 0

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import field
+from functools import partial
 from typing import final
 from weakref import ref
 
@@ -16,7 +17,8 @@ from ferrule.base.records import dataclass
 from ferrule.base.threadstate import ThreadState, left_behind, this_thread
 from ferrule.ir.expr import Expr
 from ferrule.ir.lazy import LazyBuffer
-from ferrule.ir.lazyop import LoadOps, ReduceOps
+from ferrule.ir.lazyop import LoadOps
+from ferrule.ir.op_table import PLAIN_MOVEMENTS
 from ferrule.ir.shape.layout import storage_size
 from ferrule.ir.shape.view import View
 from ferrule.ir.storage import Storage, pending_writes
@@ -42,7 +44,7 @@ class Graph:
     parts: set[LazyBuffer] = field(default_factory=set)
     """The leaves that are parts of memory that is only read: the key leaves their offsets out."""
     passed: list[LazyBuffer] = field(default_factory=list)
-    """The reduced single elements that are not stored, while something outside holds them."""
+    """The values that something outside holds and that may not be stored; see `needed_again`."""
 
 
 def value_sources(node: LazyBuffer) -> tuple[LazyBuffer, ...]:
@@ -92,19 +94,17 @@ def graph_of(
     graph = Graph(order, requested, everything, held | requested.keys())
     graph.symbolic = any([_is_symbolic(node) for node in everything])
     _find_late_readers(graph)
-    graph.passed = _numbers_on_the_way(graph)
+    graph.passed = _passed(graph)
     return graph
 
 
 def nodes_to_compute(roots: Iterable[LazyBuffer], state: ThreadState) -> dict[LazyBuffer, None]:
-    """The `roots` without a buffer, pending writes, and numbers that are needed a second time."""
+    """The `roots` without a buffer, and pending writes."""
     requested = dict.fromkeys([node for node in roots if node.realized is None])
     if state.written or left_behind:
         pending = pending_writes()
         if pending:
             _join_pending_writes(requested, pending)
-    if state.passed:
-        _request_again(requested)
     return requested
 
 
@@ -158,41 +158,69 @@ def _calls_host(node: LazyBuffer) -> bool:
     return any([run.arg.may_raise for run in runs])
 
 
-def _request_again(requested: dict[LazyBuffer, None]) -> None:
-    """Request the numbers that are needed a second time, so that they are stored.
+def needed_again(nodes: Iterable[LazyBuffer]) -> list[LazyBuffer]:
+    """The nodes that two schedules or more have computed, and none has stored.
 
-    A kernel may compute a number such as `bias - 0.1 * (scores - bias).sum()` without storing it. A
-    loop makes the next number of it, and the kernel would grow with each turn.
+    A kernel may compute a held value such as `keys = cat([keys, new])` without storing it. A loop
+    makes the next value of it, and the graph would grow with each turn. One more schedule that
+    needs it says little, since that may be the last one, as a backward pass is.
     """
-    present = set(toposort(requested))
-    again = []
     passed = this_thread.state.passed
-    for reference in list(passed):
-        node = reference()
-        if node is None or node.realized is not None:
-            passed.discard(reference)
-        elif node in present and node not in requested:
-            again.append(node)
-    requested.update(dict.fromkeys(sorted(again, key=_serial)))
+    again = []
+    for node in nodes:
+        known = passed.get(node.serial)
+        if known is not None and node.realized is None:
+            if known.is_needed_again:
+                again.append(node)
+            known.is_needed_again = True
+    return again
 
 
-def note_passed(numbers: Iterable[LazyBuffer]) -> None:
+def note_passed(nodes: Iterable[LazyBuffer]) -> None:
     """Remember the `Graph.passed` of a graph that is about to be computed."""
     passed = this_thread.state.passed
-    passed.update([ref(node, passed.discard) for node in numbers])
+    for node in nodes:
+        serial = node.serial
+        if serial not in passed:
+            passed[serial] = _Passed(ref(node, partial(passed.pop, serial)))
 
 
-def _numbers_on_the_way(graph: Graph) -> list[LazyBuffer]:
-    """The single elements above a reduce that something outside holds and nothing stores."""
-    inside = graph.external - graph.requested.keys()
-    numbers = [node for node in inside if node.realized is None and storage_size(node.shape) == 1]
-    if not numbers:
+@final
+class _Passed:
+    """A value that some schedule computed without storing it."""
+
+    __slots__ = ("is_needed_again", "reference")
+
+    def __init__(self, reference: ref[LazyBuffer]) -> None:
+        self.reference = reference
+        """To forget the value as soon as it is dead."""
+        self.is_needed_again = False
+        """True if another schedule has computed it since."""
+
+
+def _passed(graph: Graph) -> list[LazyBuffer]:
+    """The held values, below movements, that are worth storing if they are needed often.
+
+    Reading a value takes no longer than computing it if it is no larger than what it is made of.
+    """
+    values = dict.fromkeys([_unmoved(node) for node in graph.external - graph.requested.keys()])
+    held = {node for node in values if node.srcs and not node.owns_memory}
+    if not held:
         return []
-    summed: set[LazyBuffer] = set()
+    reads: dict[LazyBuffer, float] = {}  # elements of memory; sums of sums may become infinite
     for node in graph.order:
-        if node.op in ReduceOps or any([source in summed for source in node.srcs]):
-            summed.add(node)
-    return [node for node in numbers if node in summed]
+        size = float(storage_size(node.shape))
+        below = sum([reads[source] for source in value_sources(node)], 0.0)
+        if node.owns_memory:
+            below = size
+        reads[node] = min(below, size) if node.op in PLAIN_MOVEMENTS else below
+    return [n for n in graph.order if n in held and storage_size(n.shape) <= reads[n]]
+
+
+def _unmoved(node: LazyBuffer) -> LazyBuffer:
+    while node.op in PLAIN_MOVEMENTS:
+        node = node.srcs[0]
+    return node
 
 
 def _serial(node: LazyBuffer) -> int:

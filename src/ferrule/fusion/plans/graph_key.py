@@ -7,7 +7,7 @@ from typing import Any, TypeAlias, final
 
 from ferrule.base.threadstate import this_thread
 from ferrule.device.runner import is_divisible
-from ferrule.fusion.graph import Graph, graph_of, nodes_to_compute, with_results
+from ferrule.fusion.graph import Graph, graph_of, needed_again, nodes_to_compute, with_results
 from ferrule.ir.buffer import Buffer, BufferUseError
 from ferrule.ir.dtype import exact
 from ferrule.ir.expr import Expr
@@ -137,6 +137,8 @@ class KeyedGraph:
                 self.requested = requested
                 self.numbers.clear()
                 key, constants, are_inner, _ = self._walk(state.watched_since is not None)
+        if state.passed:
+            self.requested.update(dict.fromkeys(needed_again(self.numbers)))
         if state.kept is not None:
             _note_others(self.numbers)
         self.constants = tuple(constants)
