@@ -12,11 +12,11 @@ from uuid import uuid4
 
 import numpy as np
 import pytest
+from tests.planning import forget
 
 from ferrule import Tensor, TinyJit
 from ferrule.base.config import Context
 from ferrule.dtype import dtypes
-from ferrule.engine.realize import settle_writes
 from ferrule.fusion import _plan, _plans, make_schedule
 from ferrule.fusion.plans import plan_cache
 from ferrule.fusion.plans.execution_plan import ExecutionPlan, Place, Step
@@ -43,7 +43,7 @@ def network(x: Tensor) -> Tensor:
 @pytest.fixture
 def plans(monkeypatch: pytest.MonkeyPatch) -> list[None]:
     """A list to which each plan adds. Nothing is known from before, in memory or on disk."""
-    settle_writes()  # those of tests before this one, which a captured call would plan
+    forget()  # the writes of tests before this one, too, which a captured call would plan
     made: list[None] = []
 
     def counted(*args: Any) -> Any:
@@ -53,7 +53,6 @@ def plans(monkeypatch: pytest.MonkeyPatch) -> list[None]:
     monkeypatch.setattr("ferrule.fusion._plan", counted)
     code = f"the code of {uuid4()}"  # no address: another list had it, in a test before this one
     monkeypatch.setattr(plan_cache, "_code", lambda: code)
-    _plans.clear()
     return made
 
 
