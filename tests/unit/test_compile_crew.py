@@ -113,6 +113,26 @@ def test_workers_make_the_same_bytes(crew: Crew, tmp_path: Path) -> None:
         assert [again._runners[ast].lib for ast in ASTS] == expected
 
 
+def test_the_largest_kernels_are_made_first(
+    crew: Crew, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sizes: list[int] = []
+
+    def share(
+        crew: Crew, count: int, question: Callable[[int], Question], here: Callable[[int], object]
+    ) -> dict[int, bytes]:
+        sizes.extend([len(question(number).rows) for number in range(count)])
+        for number in range(count):
+            here(number)
+        return {}
+
+    monkeypatch.setattr(Crew, "share", share)
+    with Context(FERRULE_CACHE_DIR=str(tmp_path)):
+        made(cpu(tmp_path), ASTS[:4])
+    assert sizes == sorted([len(ast.toposort()) for ast in ASTS[:4]], reverse=True)
+    assert len(set(sizes)) > 1
+
+
 def test_workers_answer_most_questions_when_this_process_is_slow(crew: Crew) -> None:
     def here(number: int) -> None:
         time.sleep(0.5)

@@ -501,6 +501,8 @@ class Compiled:
         """
         if not self.compiler.is_portable or config().DEBUG >= 3:
             return False
+        # The largest first, so that none has long to wait for the others' last ones.
+        asts = sorted(asts, key=lambda ast: len(ast.toposort()), reverse=True)
         found = _crew().share(
             len(asts), self._questions(asts), lambda number: self._compile(asts[number])
         )
