@@ -565,6 +565,18 @@ def test_formats_are_told_apart_by_the_suffix(classify: TinyJit[Tensor], tmp_pat
     assert ctypes.CDLL(str(tmp_path / "libdigits.so.1")).digits_interface_version() == 1
 
 
+def test_files_of_others_stay(classify: TinyJit[Tensor], tmp_path: Path) -> None:
+    script = tmp_path / "digits.py"
+    script.write_text("print('the program that exports')")
+    with pytest.raises(ExportError, match=r"digits\.py is there"):
+        classify.export(tmp_path / "digits.so")
+    assert [file.name for file in tmp_path.iterdir()] == ["digits.py"]
+    assert "exports" in script.read_text()
+    script.unlink()
+    for _ in range(2):  # an export takes the place of an earlier one
+        classify.export(tmp_path / "digits.so")
+
+
 def test_methods_are_exported_with_their_instance(tmp_path: Path) -> None:
     class Scale:
         def __init__(self, factor: float) -> None:

@@ -17,6 +17,7 @@ from ferrule.codegen.emit.legalize import legalized
 from ferrule.codegen.emit.loops import run_loop
 from ferrule.codegen.emit.reduction import Reductions, first_reduce
 from ferrule.codegen.emit.software_pipelining import SoftwarePipeline, is_pipelined
+from ferrule.codegen.emit.sums import rounded_twice
 from ferrule.codegen.emit.values import Values
 from ferrule.codegen.guards import guarded
 from ferrule.codegen.heuristic import schedule
@@ -143,7 +144,9 @@ def linearize(kernel: Kernel, target: Target | None = None) -> list[UOp]:
     else:
         _guarded(nests, guard, (start, stop, extent))
     nests.release()
-    return out.scopes[0].items
+    program = out.scopes[0].items
+    fused = target is None or ExprOp.MULACC.name in native_ops
+    return program if fused else rounded_twice(program)
 
 
 def _guarded(nests: _Nests, guard: Guard, chunks: tuple[UOp, UOp, UOp]) -> None:

@@ -110,7 +110,8 @@ def _sources(device: Compiled, request: Request) -> tuple[list[Any], list[_Sourc
 
     assert request.runner.ast is not None
     k = device.get_linearizer(request.runner.ast, request.constant)
-    found = prepack(k.scheduled, request.constant, request.sizes, device.linearizer_opts)
+    target = device.linearizer_opts
+    found = prepack(k.scheduled, request.constant, request.sizes, target)
     if not found.copies:
         return [], []
     kernels = [found.kernel, *(copy.kernel for copy in found.copies)]
@@ -118,7 +119,7 @@ def _sources(device: Compiled, request: Request) -> tuple[list[Any], list[_Sourc
         (copy.source, copy.elements, copy.dtype.name, not found.reads(copy.source))
         for copy in found.copies
     ]
-    texts = [(x.name, device.renderer.render(x.name, linearize(x))) for x in kernels]
+    texts = [(x.name, device.renderer.render(x.name, linearize(x, target))) for x in kernels]
     return copies, texts
 
 

@@ -10,12 +10,11 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from ferrule.export.captured import exported_program
-    from ferrule.export.formats import FORMATS, Exported, export
+    from ferrule.export.formats import Exported, export
     from ferrule.export.loading import LoadError, load
     from ferrule.export.program import ExportedProgram, ExportError
 
 __all__ = [
-    "FORMATS",
     "ExportError",
     "Exported",
     "ExportedProgram",
@@ -26,7 +25,6 @@ __all__ = [
 ]
 
 _HOMES = {
-    "FORMATS": "formats",
     "ExportError": "program",
     "Exported": "formats",
     "ExportedProgram": "program",

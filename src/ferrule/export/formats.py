@@ -193,6 +193,13 @@ FORMATS: Final[dict[str, Write]] = {
 """The function of each format, by its name, which is the suffix of its files too."""
 
 
+def _is_an_export(file: Path, beside: Path) -> bool:
+    """Whether a file that an export writes beside the main one is of an earlier export."""
+    if file.suffix in (".h", ".mjs", ".py"):
+        return b"exported by ferrule" in file.read_bytes()[:200]
+    return beside.exists()
+
+
 def export(
     step: Step,
     path: str | os.PathLike[str],
@@ -204,15 +211,16 @@ def export(
     """Writes a captured function to files that need no framework; see `docs/export.md`.
 
     The program is what the replay used last runs, with its weights and its state of now. `format`
-    is one of `FORMATS`, by default the suffix of the path; `name` is that of the program's
-    functions, by default the file's. Other options are those of the format: `targets` and `threads`
+    is "so", "a", "ferrule", "c", "wasm" or "onnx", by default the suffix of the path; `name` is
+    that of the program's functions, by default the file's. Other options are those of the format: `targets` and `threads`
     of `so`, `a` and `ferrule`, `weights` and `target` of `c`, those of `ferrule.onnx.export` for
     `onnx`.
 
     What was written is compared with the captured function before this returns.
 
     Raises `ExportError` for a function that is not captured yet or that does what a program cannot,
-    and for an unknown format; `OSError` where the files cannot be written.
+    for an unknown format, and where another file has the name of a header or a loader; `OSError`
+    where the files cannot be written.
     """
     path = Path(path)
     kind = path.suffix.removeprefix(".") if format is None else format
@@ -222,9 +230,14 @@ def export(
     # Other programs may use files of these names now: new ones take their places at the end.
     with tempfile.TemporaryDirectory(prefix=".export-", dir=path.parent) as folder:
         written = FORMATS[kind](step, Path(folder) / path.name, name or path.stem, **options)
-        files = []
-        for file in written.files:
-            files.append(path.with_name(file.name))
-            file.replace(files[-1])
+        files = [path.with_name(file.name) for file in written.files]
+        for file in files[1:]:
+            if file.exists() and not _is_an_export(file, beside=path):
+                raise ExportError(
+                    f"{file} is there, and is no part of an exported program: move it, or export "
+                    "under another name"
+                )
+        for made, file in zip(written.files, files, strict=True):
+            made.replace(file)
     nbytes = sum([file.stat().st_size for file in files])
     return Exported(kind, tuple(files), nbytes, written.steps, written.verified)

@@ -1,4 +1,4 @@
-// Runs a function that ferrule exported as WebAssembly, in a browser or in Node.
+// Runs a function that was exported by ferrule as WebAssembly, in a browser or in Node.
 //
 //   import { load } from "./classify.mjs";
 //   const classify = await load(fetch("classify.wasm"));   // or its bytes

@@ -104,7 +104,7 @@ class _Retargeting:
         kernel = Linearizer(ast, self._target, constants=constant).scheduled
         packed = prepack(kernel, constant, sizes, self._target)
         name = packed.kernel.name
-        source = self._renderer.render(name, linearize(packed.kernel))
+        source = self._renderer.render(name, linearize(packed.kernel, self._target))
         return packed, (self._compiler.compile_cached(source), name)
 
     def _copy(self, weight: Cell, copy: PackingCopy) -> Cell:
@@ -115,9 +115,10 @@ class _Retargeting:
             block = self._blocks[weight.block]
             memory = block.memory
             assert memory is not None, "constants have contents"
-            compiler = host_compiler()
-            source = LLVMRenderer(compiler.target).render(copy.kernel.name, linearize(copy.kernel))
-            program = CPUProgram(copy.kernel.name, compiler.compile_cached(source))
+            compiler, name = host_compiler(), copy.kernel.name
+            uops = linearize(copy.kernel, compiler.target)
+            source = LLVMRenderer(compiler.target).render(name, uops)
+            program = CPUProgram(name, compiler.compile_cached(source))
             start = weight.offset // memory.dtype.itemsize
             part = memory.view(start, weight.nbytes // memory.dtype.itemsize)
             filled = Buffer(memory.device, copy.elements, copy.dtype)

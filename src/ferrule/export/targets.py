@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Final
 
 from ferrule.codegen.linearizer import Linearizer
-from ferrule.codegen.uops import UOp, UOps
 from ferrule.export.program import ExportedProgram, ExportError
-from ferrule.ir.dtype import dtypes
-from ferrule.ir.expr import ExprOp
 from ferrule.ir.target import Target, detect_cpu, named_cpu
-from ferrule.renderer.base import dtype_of
 
 _C_OPS: Final = frozenset({"MULACC", "SQRT", "TRUNC", "ROUND"})
 _L1_BYTES: Final = 32 << 10
@@ -63,27 +58,3 @@ def scheduled(program: ExportedProgram, target: Target) -> dict[str, Linearizer]
         if kernel.name not in found:
             found[kernel.name] = Linearizer(kernel.ast, target, name=kernel.name).linearize()
     return found
-
-
-def with_sums_rounded_twice(uops: Sequence[UOp]) -> list[UOp]:
-    """The program with a multiplication and an addition for each multiply-add of a sum.
-
-    For targets without the instruction: functions such as `exp2` rely on the single rounding, and
-    have it computed exactly at twenty times the cost, but sums are as good without it.
-    """
-    made: dict[UOp, UOp] = {}
-    sums: set[UOp] = set()
-
-    def changed(u: UOp) -> Iterator[UOp]:
-        src = tuple(made[s] for s in u.src)
-        new = u if src == u.src else replace(u, src=src)
-        is_fused = u.op is UOps.ALU and u.arg is ExprOp.MULACC and dtypes.is_float(dtype_of(u))
-        if is_fused and (u.src[2].op in (UOps.GET, UOps.CONST) or u.src[2] in sums):
-            sums.add(u)
-            product = replace(new, src=src[:2], arg=ExprOp.MUL)
-            new = replace(new, src=(product, src[2]), arg=ExprOp.ADD)
-            yield product
-        made[u] = new
-        yield new
-
-    return [new for u in uops for new in changed(u)]

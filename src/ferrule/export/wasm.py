@@ -25,7 +25,7 @@ from ferrule.export.program import (
     Step,
     TensorSpec,
 )
-from ferrule.export.targets import WASM, scheduled, with_sums_rounded_twice
+from ferrule.export.targets import WASM, scheduled
 from ferrule.export.wasm_object import Segment, WasmObject
 from ferrule.ir.expr import Expr, ExprOp, Variable
 from ferrule.renderer.llvm.ir import LLVMRenderer
@@ -62,7 +62,7 @@ def wasm_program(program: ExportedProgram, name: str) -> WasmProgram:
 
 def wasm_kernels(program: ExportedProgram) -> dict[str, list[UOp]]:
     """The programs of the kernels, by name."""
-    return {name: with_sums_rounded_twice(k.uops) for name, k in scheduled(program, WASM).items()}
+    return {name: k.uops for name, k in scheduled(program, WASM).items()}
 
 
 @final
