@@ -427,10 +427,9 @@ def test_as_python_numbers(device: str) -> None:
 
 def test_as_text(device: str) -> None:
     x = Tensor([1, 2])
-    assert repr(x) == str(x) == f"<Tensor (2,) dtypes.int32 on {device}, [1, 2]>"
+    assert repr(x) == str(x) == f"Tensor([1, 2], dtype=dtypes.int32, device={device!r})"
     assert f"{x}" == str(x)
     assert f"{Tensor(2.0) + 0.5:.3f}" == "2.500"
-    assert repr(Tensor(np.zeros(9))) == f"<Tensor (9,) dtypes.float64 on {device}, realized>"
     shown: list[str] = []
 
     @TinyJit

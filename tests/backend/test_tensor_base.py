@@ -74,9 +74,6 @@ def test_attributes(device: str) -> None:
     assert (x.size(), x.size(1), x.size(-2)) == ((2, 3), 3, 2)
     assert (x.element_size(), x.itemsize, x.nbytes) == (8, 8, 48)
     assert x.is_floating_point()
-    assert (
-        repr(x) == f"<Tensor (2, 3) dtypes.float64 on {device}, [[0.0, 0.0, 0.0], [0.0, 0.0, 0.0]]>"
-    )
     assert repr(x + 1) == f"<Tensor (2, 3) dtypes.float64 on {device}, lazy ADD>"
     assert "requires_grad=True" in repr(Tensor([1.0], requires_grad=True))
     assert {x: 1}[x] == 1

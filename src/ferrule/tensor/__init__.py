@@ -23,6 +23,7 @@ from ferrule.tensor import (
     making,
     moving,
     namespace,
+    printing,
     reading,
     writing,
 )
@@ -175,7 +176,8 @@ class Tensor(TensorBase, metaclass=_TensorType):
     __int__ = reading.to_int
     __float__ = reading.to_float
     __index__ = reading.to_index
-    __repr__ = reading.shown
+    __repr__ = printing.shown
+    _repr_html_ = printing.html
 
     # -- writing -----------------------------------------------------------------------------------
     assign = writing.assign

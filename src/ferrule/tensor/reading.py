@@ -8,18 +8,15 @@ import numpy as np
 
 from ferrule.autograd import is_noting
 from ferrule.engine.realize import realize as compute
-from ferrule.ir.buffer import read_guard
 from ferrule.ir.dtype import DTypeError, dtypes
 from ferrule.ir.expr import sint
-from ferrule.ir.lazy import Handle, LazyBuffer
+from ferrule.ir.lazy import Handle
 from ferrule.ir.shape.layout import storage_shape
 from ferrule.ir.shape.view import ShapeError, prod_sint
 from ferrule.ir.storage import turn
 from ferrule.tensor.base import Tensor
 from ferrule.tensor.data import Array, bound_shape
 from ferrule.tensor.keywords import method
-
-_SHOWN = 8  # elements of a realised tensor in its repr
 
 
 @method
@@ -206,23 +203,6 @@ def to_index(self: Tensor) -> int:
     if not dtypes.is_int(self.dtype):
         raise TypeError(f"[index] a tensor of {self.dtype} is no index; cast it to int32")
     return int(self.item())
-
-
-def shown(self: Tensor) -> str:
-    """Shape, dtype, device and state of the tensor; a few elements if they are computed."""
-    node = self.lazydata
-    grad = ", requires_grad=True" if self.requires_grad else ""
-    return f"<Tensor {self._shape} {node.dtype} on {node.device}, {_state(self, node)}{grad}>"
-
-
-def _state(self: Tensor, node: LazyBuffer) -> str:
-    """The state of a tensor without computing it: the elements, if it is small and realised."""
-    if node.realized is None:
-        return f"lazy {node.op.name}"
-    is_known = all(isinstance(size, int) for size in node.shape)
-    if not is_known or node.size > _SHOWN or read_guard.get() is not None:
-        return "realized"
-    return str(self.tolist())
 
 
 def _root(self: Tensor) -> Handle:
