@@ -299,6 +299,6 @@ def test_the_tree_of_a_model() -> None:
             return "size=3"
 
     assert repr(Small()) == (
-        "Small(\n  size=3\n  (fc): Linear(weight=(2, 3), bias=(2,))\n"
-        "  (act): ReLU(inplace=False)\n)"
+        "Small(\n  size=3\n  (fc): Linear(in_features=3, out_features=2, bias=True)\n"
+        "  (act): ReLU()\n)"
     )

@@ -436,7 +436,7 @@ def test_the_layers_of_an_encoder_are_copies() -> None:
 def test_functions_are_layers_with_settings() -> None:
     layer = nn.LeakyReLU(negative_slope=0.5)
     assert layer(Tensor([-2.0, 2.0])).tolist() == [-1.0, 2.0]
-    assert repr(layer) == "LeakyReLU(negative_slope=0.5, inplace=False)"
+    assert repr(layer) == "LeakyReLU(negative_slope=0.5)"
     assert isinstance(nn.ReLU(), nn.ReLU)  # type: ignore[arg-type]
     assert get_parameters(nn.Sequential(nn.ReLU(inplace=True), nn.Flatten())) == []
     copied = pickle.loads(pickle.dumps(nn.MaxPool2d(2, ceil_mode=True)))

@@ -12,7 +12,7 @@ from ferrule.tensor.checked import checks_arguments
 from ferrule.tensor.data import DTypeLike
 
 
-@layer(Tensor.relu)
+@layer(Tensor.relu, "inplace?")
 def ReLU(inplace: bool = False) -> None:
     """max(x, 0).
 
@@ -23,7 +23,7 @@ def ReLU(inplace: bool = False) -> None:
     """
 
 
-@layer(Tensor.relu6)
+@layer(Tensor.relu6, "inplace?")
 def ReLU6(inplace: bool = False) -> None:
     """min(max(x, 0), 6).
 
@@ -33,7 +33,7 @@ def ReLU6(inplace: bool = False) -> None:
     """
 
 
-@layer(Tensor.leaky_relu)
+@layer(Tensor.leaky_relu, "negative_slope= inplace?")
 def LeakyReLU(negative_slope: float = 0.01, inplace: bool = False) -> None:
     """x, and `negative_slope` times x below zero.
 
@@ -43,7 +43,7 @@ def LeakyReLU(negative_slope: float = 0.01, inplace: bool = False) -> None:
     """
 
 
-@layer(Tensor.rrelu)
+@layer(Tensor.rrelu, "lower= upper= inplace?")
 def RReLU(lower: float = 1 / 8, upper: float = 1 / 3, inplace: bool = False) -> None:
     """x; below zero times a random number between `lower` and `upper`, or in evaluation their mean.
 
@@ -54,7 +54,7 @@ def RReLU(lower: float = 1 / 8, upper: float = 1 / 3, inplace: bool = False) -> 
     """
 
 
-@layer(Tensor.elu)
+@layer(Tensor.elu, "alpha= inplace?")
 def ELU(alpha: float = 1.0, inplace: bool = False) -> None:
     """x, and alpha * (e**x - 1) below zero.
 
@@ -64,7 +64,7 @@ def ELU(alpha: float = 1.0, inplace: bool = False) -> None:
     """
 
 
-@layer(Tensor.selu)
+@layer(Tensor.selu, "inplace?")
 def SELU(inplace: bool = False) -> None:
     """An `ELU` that keeps mean 0 and variance 1.
 
@@ -74,7 +74,7 @@ def SELU(inplace: bool = False) -> None:
     """
 
 
-@layer(Tensor.celu)
+@layer(Tensor.celu, "alpha= inplace?")
 def CELU(alpha: float = 1.0, inplace: bool = False) -> None:
     """x, and alpha * (e**(x / alpha) - 1) below zero.
 
@@ -94,7 +94,7 @@ def GELU(approximate: str = "none") -> None:
     """
 
 
-@layer(Tensor.silu)
+@layer(Tensor.silu, "inplace?")
 def SiLU(inplace: bool = False) -> None:
     """x * sigmoid(x).
 
@@ -104,7 +104,7 @@ def SiLU(inplace: bool = False) -> None:
     """
 
 
-@layer(Tensor.mish)
+@layer(Tensor.mish, "inplace?")
 def Mish(inplace: bool = False) -> None:
     """x * tanh(softplus(x)).
 
@@ -154,7 +154,7 @@ def Softsign() -> None:
     """
 
 
-@layer(Tensor.hardtanh)
+@layer(Tensor.hardtanh, "min_val= max_val= inplace?")
 def Hardtanh(min_val: float = -1.0, max_val: float = 1.0, inplace: bool = False) -> None:
     """x, limited to [min_val, max_val].
 
@@ -164,7 +164,7 @@ def Hardtanh(min_val: float = -1.0, max_val: float = 1.0, inplace: bool = False)
     """
 
 
-@layer(Tensor.hardsigmoid)
+@layer(Tensor.hardsigmoid, "inplace?")
 def Hardsigmoid(inplace: bool = False) -> None:
     """x / 6 + 1 / 2, limited to [0, 1].
 
@@ -174,7 +174,7 @@ def Hardsigmoid(inplace: bool = False) -> None:
     """
 
 
-@layer(Tensor.hardswish)
+@layer(Tensor.hardswish, "inplace?")
 def Hardswish(inplace: bool = False) -> None:
     """x * hardsigmoid(x).
 
@@ -204,7 +204,7 @@ def Tanhshrink() -> None:
     """
 
 
-@layer(Tensor.softshrink)
+@layer(Tensor.softshrink, "lambd")
 def Softshrink(lambd: float = 0.5) -> None:
     """x, moved towards zero by `lambd`.
 
@@ -214,7 +214,7 @@ def Softshrink(lambd: float = 0.5) -> None:
     """
 
 
-@layer(Tensor.hardshrink)
+@layer(Tensor.hardshrink, "lambd")
 def Hardshrink(lambd: float = 0.5) -> None:
     """x, and zero where it is at most `lambd` in size.
 
@@ -224,7 +224,7 @@ def Hardshrink(lambd: float = 0.5) -> None:
     """
 
 
-@layer(Tensor.threshold)
+@layer(Tensor.threshold, "threshold= value= inplace?")
 def Threshold(threshold: float, value: float, inplace: bool = False) -> None:
     """x above the threshold, `value` elsewhere.
 
@@ -300,6 +300,8 @@ class PReLU(Layer):
     >>> PReLU()(Tensor([-2.0, 2.0])).tolist()
     [-0.5, 2.0]
     """
+
+    _shown = "num_parameters="
 
     def __init__(
         self,

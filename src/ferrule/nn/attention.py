@@ -37,6 +37,8 @@ class MultiheadAttention(Layer):
     ((5, 2, 8), (2, 5, 5))
     """
 
+    _shown = ""
+
     def __init__(
         self,
         embed_dim: int,

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, ItemsView, Iterable, Iterator, KeysView, Mapping, ValuesView
+from textwrap import indent
 from typing import TYPE_CHECKING, Any, Self, TypeAlias, overload
 
 from ferrule.base.callbacks import call_back
 from ferrule.nn.module import Layer as _Layer
 from ferrule.nn.parameters import Parameter
+from ferrule.nn.texts import alike_together
 from ferrule.tensor import Tensor
 
 Layer: TypeAlias = Callable[..., Any]
@@ -104,6 +106,13 @@ class ModuleList(_InOrder):
             kind = type(modules).__name__
             raise TypeError(f"ModuleList: {kind} is no list of layers; put it into one: [...]")
         self.extend(modules)
+
+    def __repr__(self) -> str:
+        return (
+            f"ModuleList(\n{indent(alike_together(list(self)), '  ')}\n)"
+            if self
+            else "ModuleList()"
+        )
 
 
 class Sequential(_InOrder):

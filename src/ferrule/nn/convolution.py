@@ -25,6 +25,11 @@ class _Filters(Layer, ABC):
     axes: ClassVar[int]
     """How many spatial axes there are."""
 
+    _shown = (
+        "in_channels out_channels kernel_size= stride= padding? dilation? groups? bias?"
+        " padding_mode?"
+    )
+
     def __init__(
         self,
         in_channels: int,
@@ -167,6 +172,11 @@ class _Transposed(_Filters):
 
     `weight` is (in_channels, out_channels // groups, *kernel_size).
     """
+
+    _shown = (
+        "in_channels out_channels kernel_size= stride= padding? output_padding? dilation? groups?"
+        " bias?"
+    )
 
     def __init__(
         self,

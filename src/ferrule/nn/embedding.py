@@ -29,6 +29,8 @@ class Embedding(Layer):
     (1, 3, 4)
     """
 
+    _shown = "num_embeddings embedding_dim padding_idx? max_norm? norm_type? scale_grad_by_freq?"
+
     def __init__(
         self,
         num_embeddings: int,
@@ -73,6 +75,16 @@ class Embedding(Layer):
         layer.weight = embeddings.requires_grad_(not freeze)
         return layer
 
+    @property
+    def num_embeddings(self) -> int:
+        """The number of rows."""
+        return int(self.weight.shape[0])
+
+    @property
+    def embedding_dim(self) -> int:
+        """The width of a row."""
+        return int(self.weight.shape[1])
+
     @checks_arguments
     def __call__(self, indices: Tensor) -> Tensor:
         """The rows at `indices`."""
@@ -97,6 +109,10 @@ class EmbeddingBag(Layer):
     (2, 4)
     """
 
+    _shown = (
+        "num_embeddings embedding_dim max_norm? norm_type? scale_grad_by_freq? mode= padding_idx?"
+    )
+
     def __init__(
         self,
         num_embeddings: int,
@@ -118,6 +134,16 @@ class EmbeddingBag(Layer):
         self.mode = mode
         self.include_last_offset = include_last_offset
         self.weight = _table(num_embeddings, embedding_dim, self.padding_idx, dtype, device)
+
+    @property
+    def num_embeddings(self) -> int:
+        """The number of rows."""
+        return int(self.weight.shape[0])
+
+    @property
+    def embedding_dim(self) -> int:
+        """The width of a row."""
+        return int(self.weight.shape[1])
 
     @checks_arguments
     def __call__(

@@ -45,6 +45,8 @@ class Function(Layer):
                 self.register_buffer(name, value.detach().requires_grad_(False))
             else:
                 vars(self)[name] = value
+        if "kernel_size" in vars(self) and vars(self).get("stride", 0) is None:
+            vars(self)["stride"] = vars(self)["kernel_size"]
 
     def _check(self, name: str, annotation: str, value: Any) -> None:
         """Raise an error for a setting whose kind does not fit its annotation."""
@@ -67,11 +69,14 @@ class Function(Layer):
         return self._function(*inputs, **vars(self))
 
 
-def layer(function: Callable[..., Any]) -> Callable[[Callable[P, None]], Callable[P, Function]]:
+def layer(
+    function: Callable[..., Any], shown: str | None = None
+) -> Callable[[Callable[P, None]], Callable[P, Function]]:
     """The class of layers that call a function of tensors with settings.
 
     The parameters of the decorated function are the settings, and its docstring the class's; it has
-    no body. The function gets the settings by name, but for `inplace`.
+    no body. The function gets the settings by name, but for `inplace`. `shown` says which settings
+    the text of a layer has, as `texts.settings` reads it; all, if it is None.
 
     >>> from ferrule import Tensor
     >>> from ferrule.nn.functions import layer
@@ -90,13 +95,14 @@ def layer(function: Callable[..., Any]) -> Callable[[Callable[P, None]], Callabl
             self._settle(signature, args, kwargs)
 
         this = inspect.Parameter("self", inspect.Parameter.POSITIONAL_ONLY)
-        shown = signature.replace(parameters=[this, *signature.parameters.values()])
-        __init__.__signature__ = shown  # type: ignore[attr-defined]
+        named = signature.replace(parameters=[this, *signature.parameters.values()])
+        __init__.__signature__ = named  # type: ignore[attr-defined]
         members = {
             "__doc__": settings.__doc__,
             "__module__": settings.__module__,
             "__qualname__": settings.__qualname__,
             "__init__": __init__,
+            "_shown": shown,
             "_function": staticmethod(_never_in_place(function) if takes_inplace else function),
         }
         return type(settings.__name__, (Function,), members)

@@ -25,6 +25,8 @@ class Linear(Layer):
     (4, 2)
     """
 
+    _shown = "in_features= out_features= bias="
+
     def __init__(
         self,
         in_features: int,
@@ -37,6 +39,16 @@ class Linear(Layer):
         check_sizes(self, in_features=in_features, out_features=out_features)
         shape = (out_features, in_features)
         self.weight, self.bias = filter_weights(shape, out_features, bias, dtype, device)
+
+    @property
+    def in_features(self) -> int:
+        """The size of the last axis of the input."""
+        return int(self.weight.shape[1])
+
+    @property
+    def out_features(self) -> int:
+        """The size of the last axis of the output."""
+        return int(self.weight.shape[0])
 
     @checks_arguments
     def __call__(self, x: Tensor) -> Tensor:
@@ -58,6 +70,8 @@ class Bilinear(Layer):
     (5, 2)
     """
 
+    _shown = "in1_features= in2_features= out_features= bias="
+
     def __init__(
         self,
         in1_features: int,
@@ -73,6 +87,21 @@ class Bilinear(Layer):
         shape = (out_features, in1_features, in2_features)
         self.weight = uniform(shape, bound, dtype, device)
         self.bias = uniform((out_features,), bound, dtype, device) if bias else None
+
+    @property
+    def in1_features(self) -> int:
+        """The size of the last axis of the first input."""
+        return int(self.weight.shape[1])
+
+    @property
+    def in2_features(self) -> int:
+        """The size of the last axis of the second input."""
+        return int(self.weight.shape[2])
+
+    @property
+    def out_features(self) -> int:
+        """The size of the last axis of the output."""
+        return int(self.weight.shape[0])
 
     @checks_arguments
     def __call__(self, x1: Tensor, x2: Tensor) -> Tensor:

@@ -17,7 +17,7 @@ from ferrule.tensor.checked import checks_arguments
 Lengths: TypeAlias = Sequence[int] | int | Tensor
 
 
-@layer(Tensor.cross_entropy)
+@layer(Tensor.cross_entropy, "weight? ignore_index? reduction? label_smoothing?")
 def CrossEntropyLoss(
     weight: Tensor | None = None,
     ignore_index: int = -100,
@@ -38,7 +38,7 @@ def CrossEntropyLoss(
     """
 
 
-@layer(Tensor.nll_loss)
+@layer(Tensor.nll_loss, "weight? ignore_index? reduction?")
 def NLLLoss(
     weight: Tensor | None = None, ignore_index: int = -100, reduction: str = "mean"
 ) -> None:
@@ -50,7 +50,7 @@ def NLLLoss(
     """
 
 
-@layer(Tensor.binary_cross_entropy)
+@layer(Tensor.binary_cross_entropy, "weight? reduction?")
 def BCELoss(weight: Tensor | None = None, reduction: str = "mean") -> None:
     """Binary cross entropy of probabilities.
 
@@ -60,7 +60,7 @@ def BCELoss(weight: Tensor | None = None, reduction: str = "mean") -> None:
     """
 
 
-@layer(Tensor.binary_cross_entropy_with_logits)
+@layer(Tensor.binary_cross_entropy_with_logits, "weight? reduction? pos_weight?")
 def BCEWithLogitsLoss(
     weight: Tensor | None = None, reduction: str = "mean", pos_weight: Tensor | None = None
 ) -> None:
@@ -72,7 +72,7 @@ def BCEWithLogitsLoss(
     """
 
 
-@layer(Tensor.mse_loss)
+@layer(Tensor.mse_loss, "reduction?")
 def MSELoss(reduction: str = "mean") -> None:
     """The squared difference.
 
@@ -83,7 +83,7 @@ def MSELoss(reduction: str = "mean") -> None:
     """
 
 
-@layer(Tensor.l1_loss)
+@layer(Tensor.l1_loss, "reduction?")
 def L1Loss(reduction: str = "mean") -> None:
     """The size of the difference.
 
@@ -93,7 +93,7 @@ def L1Loss(reduction: str = "mean") -> None:
     """
 
 
-@layer(Tensor.smooth_l1_loss)
+@layer(Tensor.smooth_l1_loss, "reduction? beta?")
 def SmoothL1Loss(reduction: str = "mean", beta: float = 1.0) -> None:
     """The size of the difference, squared below `beta`.
 
@@ -103,7 +103,7 @@ def SmoothL1Loss(reduction: str = "mean", beta: float = 1.0) -> None:
     """
 
 
-@layer(Tensor.huber_loss)
+@layer(Tensor.huber_loss, "reduction? delta?")
 def HuberLoss(reduction: str = "mean", delta: float = 1.0) -> None:
     """Half the squared difference, continued as a straight line beyond `delta`.
 
@@ -113,7 +113,7 @@ def HuberLoss(reduction: str = "mean", delta: float = 1.0) -> None:
     """
 
 
-@layer(Tensor.kl_div)
+@layer(Tensor.kl_div, "reduction? log_target?")
 def KLDivLoss(reduction: str = "mean", log_target: bool = False) -> None:
     """The divergence of log-probabilities from a target.
 
@@ -123,7 +123,7 @@ def KLDivLoss(reduction: str = "mean", log_target: bool = False) -> None:
     """
 
 
-@layer(Tensor.poisson_nll_loss)
+@layer(Tensor.poisson_nll_loss, "log_input? full? eps? reduction?")
 def PoissonNLLLoss(
     log_input: bool = True, full: bool = False, eps: float = 1e-8, reduction: str = "mean"
 ) -> None:
@@ -135,7 +135,7 @@ def PoissonNLLLoss(
     """
 
 
-@layer(Tensor.soft_margin_loss)
+@layer(Tensor.soft_margin_loss, "reduction?")
 def SoftMarginLoss(reduction: str = "mean") -> None:
     """log(1 + e**(-target * x)) for targets 1 and -1.
 
@@ -145,7 +145,7 @@ def SoftMarginLoss(reduction: str = "mean") -> None:
     """
 
 
-@layer(Tensor.hinge_embedding_loss)
+@layer(Tensor.hinge_embedding_loss, "margin? reduction?")
 def HingeEmbeddingLoss(margin: float = 1.0, reduction: str = "mean") -> None:
     """x for a target of 1, and max(0, margin - x) for a target of -1.
 
@@ -155,7 +155,7 @@ def HingeEmbeddingLoss(margin: float = 1.0, reduction: str = "mean") -> None:
     """
 
 
-@layer(Tensor.multi_margin_loss)
+@layer(Tensor.multi_margin_loss, "p? margin? weight? reduction?")
 def MultiMarginLoss(
     p: int = 1, margin: float = 1.0, weight: Tensor | None = None, reduction: str = "mean"
 ) -> None:
@@ -169,7 +169,7 @@ def MultiMarginLoss(
     """
 
 
-@layer(Tensor.multilabel_margin_loss)
+@layer(Tensor.multilabel_margin_loss, "reduction?")
 def MultiLabelMarginLoss(reduction: str = "mean") -> None:
     """`MultiMarginLoss` for several classes, whose indices end with -1.
 
@@ -179,7 +179,7 @@ def MultiLabelMarginLoss(reduction: str = "mean") -> None:
     """
 
 
-@layer(Tensor.multilabel_soft_margin_loss)
+@layer(Tensor.multilabel_soft_margin_loss, "weight? reduction?")
 def MultiLabelSoftMarginLoss(weight: Tensor | None = None, reduction: str = "mean") -> None:
     """Binary cross entropy of sigmoid(x), the mean over classes.
 
@@ -189,7 +189,7 @@ def MultiLabelSoftMarginLoss(weight: Tensor | None = None, reduction: str = "mea
     """
 
 
-@layer(Tensor.cosine_similarity)
+@layer(Tensor.cosine_similarity, "dim? eps?")
 def CosineSimilarity(dim: int = 1, eps: float = 1e-8) -> None:
     """The cosine of the angle between vectors along an axis.
 
@@ -199,7 +199,7 @@ def CosineSimilarity(dim: int = 1, eps: float = 1e-8) -> None:
     """
 
 
-@layer(Tensor.pairwise_distance)
+@layer(Tensor.pairwise_distance, "p? eps? keepdim?")
 def PairwiseDistance(p: float = 2.0, eps: float = 1e-6, keepdim: bool = False) -> None:
     """The norm of the difference along the last axis.
 
@@ -209,7 +209,7 @@ def PairwiseDistance(p: float = 2.0, eps: float = 1e-6, keepdim: bool = False) -
     """
 
 
-@layer(Tensor.cosine_embedding_loss)
+@layer(Tensor.cosine_embedding_loss, "margin? reduction?")
 def CosineEmbeddingLoss(margin: float = 0.0, reduction: str = "mean") -> None:
     """1 - cosine for a target of 1, and max(0, cosine - margin) for a target of -1.
 
@@ -219,7 +219,7 @@ def CosineEmbeddingLoss(margin: float = 0.0, reduction: str = "mean") -> None:
     """
 
 
-@layer(Tensor.margin_ranking_loss)
+@layer(Tensor.margin_ranking_loss, "margin? reduction?")
 def MarginRankingLoss(margin: float = 0.0, reduction: str = "mean") -> None:
     """max(0, margin - target * (x1 - x2)), for targets 1 (x1 ranks higher) and -1.
 
@@ -229,7 +229,7 @@ def MarginRankingLoss(margin: float = 0.0, reduction: str = "mean") -> None:
     """
 
 
-@layer(Tensor.triplet_margin_loss)
+@layer(Tensor.triplet_margin_loss, "margin? p? eps? swap? reduction?")
 def TripletMarginLoss(
     margin: float = 1.0,
     p: float = 2.0,
@@ -245,7 +245,7 @@ def TripletMarginLoss(
     """
 
 
-@layer(Tensor.triplet_margin_with_distance_loss)
+@layer(Tensor.triplet_margin_with_distance_loss, "distance_function? margin? swap? reduction?")
 def TripletMarginWithDistanceLoss(
     distance_function: Callable[[Tensor, Tensor], Tensor] | None = None,
     margin: float = 1.0,
@@ -260,7 +260,7 @@ def TripletMarginWithDistanceLoss(
     """
 
 
-@layer(Tensor.gaussian_nll_loss)
+@layer(Tensor.gaussian_nll_loss, "full? eps? reduction?")
 def GaussianNLLLoss(full: bool = False, eps: float = 1e-6, reduction: str = "mean") -> None:
     """The negative log-likelihood of normal numbers of mean x and variance `var`.
 
@@ -280,6 +280,8 @@ class CTCLoss(Layer):
     >>> CTCLoss()(scores, Tensor([[1, 2]]), [5], [2]).shape
     ()
     """
+
+    _shown = "blank? reduction? zero_infinity?"
 
     def __init__(
         self, blank: int = 0, reduction: str = "mean", zero_infinity: bool = False

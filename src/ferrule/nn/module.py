@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from functools import wraps
-from textwrap import indent
 from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeAlias
 
 from ferrule.autograd import is_training, train
@@ -19,10 +18,9 @@ from ferrule.base.changes import changes
 from ferrule.ir.dtype import DType, dtypes
 from ferrule.nn.hooks import NOTHING, Extra, Hook, RemovableHandle, Role, numbers, with_hooks
 from ferrule.nn.state.model import Array, Mismatch, children_of, load_tensors, parts_of
+from ferrule.nn.texts import settings, text, tree
 from ferrule.tensor import Tensor
 from ferrule.tensor.data import DTypeLike
-
-_WIDTH = 100
 
 Tensors: TypeAlias = Iterator[tuple[str, Tensor]]
 
@@ -518,9 +516,14 @@ class Module(_Beside):
             return any(isinstance(part, Module) for part in value)
         return self._is_container or isinstance(value, Module)
 
+    _shown: ClassVar[str | None] = None
+    """The settings in its text, in the words of `texts.settings`; all attributes for None."""
+
     def _settings(self) -> list[str]:
+        if self._shown is not None:
+            return list(settings(self, self._shown))
         shown = [(name, value) for name, value in vars(self).items() if not name.startswith("_")]
-        return [f"{name}={_text(value)}" for name, value in shown if not self._is_below(value)]
+        return [f"{name}={text(value)}" for name, value in shown if not self._is_below(value)]
 
     def extra_repr(self) -> str:
         """The settings in a module's `repr`, for a class to override."""
@@ -528,18 +531,12 @@ class Module(_Beside):
 
     def __repr__(self) -> str:
         below = [
-            f"({name}): {_tree(part)}"
+            (name, part)
             for name, part in vars(self).items()
             if not name.startswith("_") and self._is_below(part)
         ]
-        name, settings = type(self).__name__, self.extra_repr()
-        if not below and len(name) + len(settings) < _WIDTH and "\n" not in settings:
-            return f"{name}({settings})"
-        lines = (
-            [f"{part}," for part in self._settings()] if not below else [settings] * bool(settings)
-        )
-        body = indent("\n".join([*lines, *below]), "  ")
-        return f"{name}(\n{body}\n)"
+        each = self._settings() if self._shown is None else ()
+        return tree(type(self).__name__, self.extra_repr(), each, below)
 
 
 class Layer(Module):
@@ -547,7 +544,7 @@ class Layer(Module):
 
     >>> from ferrule import nn
     >>> nn.Linear(3, 2)
-    Linear(weight=(2, 3), bias=(2,))
+    Linear(in_features=3, out_features=2, bias=True)
     """
 
     __slots__ = ()
@@ -582,18 +579,3 @@ def _roles_in(
                 yield name, part, "parameter"
         elif not isinstance(part, Module) and id(part) not in inside:
             yield from _roles_in(part, name, {}, inside)
-
-
-def _tree(value: Any) -> str:
-    if not isinstance(value, list | tuple):
-        return _text(value)
-    lines = "\n".join(f"({number}): {part!r}" for number, part in enumerate(value))
-    return f"[\n{indent(lines, '  ')}\n]"
-
-
-def _text(value: Any) -> str:
-    if isinstance(value, Tensor):
-        return str(value.shape)
-    if callable(value) and not isinstance(value, Module):
-        return str(getattr(value, "__name__", value))
-    return repr(value)

@@ -35,6 +35,8 @@ def _affine(x: Tensor, weight: Tensor | None, bias: Tensor | None) -> Tensor:
 class _ByChannel(Layer, ABC):
     """The base of layers that normalise channels, with statistics that may be tracked."""
 
+    _shown = "num_features eps= momentum= affine= track_running_stats="
+
     running_mean: Tensor
     running_var: Tensor
     num_batches_tracked: Tensor
@@ -67,6 +69,11 @@ class _ByChannel(Layer, ABC):
     @abstractmethod
     def _axes(self, x: Tensor) -> tuple[int, ...]:
         """The axes that statistics are taken over."""
+
+    @property
+    def affine(self) -> bool:
+        """True if there are a weight and a bias."""
+        return self.weight is not None
 
     @checks_arguments
     def __call__(self, x: Tensor) -> Tensor:
@@ -226,6 +233,8 @@ class LayerNorm(Layer):
     (2, 8)
     """
 
+    _shown = "normalized_shape eps= elementwise_affine="
+
     def __init__(
         self,
         normalized_shape: int | Sequence[int],
@@ -240,6 +249,11 @@ class LayerNorm(Layer):
         self.eps = eps
         self.weight = constant(shape, 1.0, dtype, device) if elementwise_affine else None
         self.bias = constant(shape, 0.0, dtype, device) if elementwise_affine and bias else None
+
+    @property
+    def elementwise_affine(self) -> bool:
+        """True if there is a weight."""
+        return self.weight is not None
 
     @checks_arguments
     def __call__(self, x: Tensor) -> Tensor:
@@ -267,6 +281,8 @@ class GroupNorm(Layer):
     (1, 6, 4, 4)
     """
 
+    _shown = "num_groups num_channels eps= affine="
+
     def __init__(
         self,
         num_groups: int,
@@ -288,6 +304,11 @@ class GroupNorm(Layer):
         self.eps = eps
         self.weight = constant((num_channels,), 1.0, dtype, device) if affine else None
         self.bias = constant((num_channels,), 0.0, dtype, device) if affine else None
+
+    @property
+    def affine(self) -> bool:
+        """True if there are a weight and a bias."""
+        return self.weight is not None
 
     @checks_arguments
     def __call__(self, x: Tensor) -> Tensor:
@@ -315,6 +336,8 @@ class RMSNorm(Layer):
     (2, 4)
     """
 
+    _shown = "normalized_shape eps= elementwise_affine="
+
     def __init__(
         self,
         normalized_shape: int | Sequence[int],
@@ -328,6 +351,11 @@ class RMSNorm(Layer):
         self.eps = eps
         self.weight = constant(shape, 1.0, dtype, device) if elementwise_affine else None
 
+    @property
+    def elementwise_affine(self) -> bool:
+        """True if there is a weight."""
+        return self.weight is not None
+
     @checks_arguments
     def __call__(self, x: Tensor) -> Tensor:
         """The layer applied to `x`."""
@@ -339,7 +367,7 @@ class RMSNorm(Layer):
         return (out if self.weight is None else out * self.weight).cast(x.dtype)
 
 
-@layer(Tensor.local_response_norm)
+@layer(Tensor.local_response_norm, "size alpha= beta= k=")
 def LocalResponseNorm(size: int, alpha: float = 1e-4, beta: float = 0.75, k: float = 1.0) -> None:
     """Each element over (k + alpha * mean square of `size` neighbouring channels) ** beta.
 

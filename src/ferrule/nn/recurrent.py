@@ -115,6 +115,8 @@ class _Cell(_Steps):
     `weight_ih` and `weight_hh` are (gates * hidden_size, size), the biases (gates * hidden_size,).
     """
 
+    _shown = "input_size hidden_size bias? nonlinearity?"
+
     def __init__(
         self,
         input_size: int,
@@ -133,6 +135,11 @@ class _Cell(_Steps):
         self.weight_hh = uniform((rows, hidden_size), bound, dtype, device)
         self.bias_ih = uniform((rows,), bound, dtype, device) if bias else None
         self.bias_hh = uniform((rows,), bound, dtype, device) if bias else None
+
+    @property
+    def bias(self) -> bool:
+        """True if there are biases."""
+        return self.bias_ih is not None
 
     def _next(self, x: Tensor, states: States | None) -> States:
         if x.ndim not in (1, 2) or x.shape[-1] != self.input_size:
@@ -223,6 +230,10 @@ class _Recurrent(_Steps):
 
     Parameters are called as PyTorch's: `weight_ih_l0`, `bias_hh_l1_reverse`.
     """
+
+    _shown = (
+        "input_size hidden_size proj_size? num_layers? bias? batch_first? dropout? bidirectional?"
+    )
 
     def __init__(
         self,

@@ -112,7 +112,7 @@ def AlphaDropout(p: Chance = 0.5, inplace: bool = False) -> None:
 # Pools
 
 
-@layer(Tensor.max_pool1d)
+@layer(Tensor.max_pool1d, "kernel_size= stride= padding= dilation= ceil_mode= return_indices?")
 def MaxPool1d(
     kernel_size: Sizes,
     stride: Sizes | None = None,
@@ -129,7 +129,7 @@ def MaxPool1d(
     """
 
 
-@layer(Tensor.max_pool2d)
+@layer(Tensor.max_pool2d, "kernel_size= stride= padding= dilation= ceil_mode= return_indices?")
 def MaxPool2d(
     kernel_size: Sizes,
     stride: Sizes | None = None,
@@ -147,7 +147,7 @@ def MaxPool2d(
     """
 
 
-@layer(Tensor.max_pool3d)
+@layer(Tensor.max_pool3d, "kernel_size= stride= padding= dilation= ceil_mode= return_indices?")
 def MaxPool3d(
     kernel_size: Sizes,
     stride: Sizes | None = None,
@@ -164,7 +164,7 @@ def MaxPool3d(
     """
 
 
-@layer(Tensor.avg_pool1d)
+@layer(Tensor.avg_pool1d, "kernel_size= stride= padding= ceil_mode? count_include_pad?")
 def AvgPool1d(
     kernel_size: Sizes,
     stride: Sizes | None = None,
@@ -180,7 +180,10 @@ def AvgPool1d(
     """
 
 
-@layer(Tensor.avg_pool2d)
+@layer(
+    Tensor.avg_pool2d,
+    "kernel_size= stride= padding= ceil_mode? count_include_pad? divisor_override?",
+)
 def AvgPool2d(
     kernel_size: Sizes,
     stride: Sizes | None = None,
@@ -197,7 +200,10 @@ def AvgPool2d(
     """
 
 
-@layer(Tensor.avg_pool3d)
+@layer(
+    Tensor.avg_pool3d,
+    "kernel_size= stride= padding= ceil_mode? count_include_pad? divisor_override?",
+)
 def AvgPool3d(
     kernel_size: Sizes,
     stride: Sizes | None = None,
@@ -250,7 +256,7 @@ def LPPool3d(
     """
 
 
-@layer(Tensor.max_unpool1d)
+@layer(Tensor.max_unpool1d, "kernel_size= stride= padding=")
 def MaxUnpool1d(kernel_size: Sizes, stride: Sizes | None = None, padding: Sizes = 0) -> None:
     """The inverse of `MaxPool1d`: each maximum at its position, zeros elsewhere.
 
@@ -260,7 +266,7 @@ def MaxUnpool1d(kernel_size: Sizes, stride: Sizes | None = None, padding: Sizes 
     """
 
 
-@layer(Tensor.max_unpool2d)
+@layer(Tensor.max_unpool2d, "kernel_size= stride= padding=")
 def MaxUnpool2d(kernel_size: Sizes, stride: Sizes | None = None, padding: Sizes = 0) -> None:
     """The inverse of `MaxPool2d`: each maximum at its position, zeros elsewhere.
 
@@ -270,7 +276,7 @@ def MaxUnpool2d(kernel_size: Sizes, stride: Sizes | None = None, padding: Sizes 
     """
 
 
-@layer(Tensor.max_unpool3d)
+@layer(Tensor.max_unpool3d, "kernel_size= stride= padding=")
 def MaxUnpool3d(kernel_size: Sizes, stride: Sizes | None = None, padding: Sizes = 0) -> None:
     """The inverse of `MaxPool3d`: each maximum at its position, zeros elsewhere.
 
@@ -311,7 +317,7 @@ def AdaptiveAvgPool3d(output_size: Wanted) -> None:
     """
 
 
-@layer(Tensor.adaptive_max_pool1d)
+@layer(Tensor.adaptive_max_pool1d, "output_size= return_indices?")
 def AdaptiveMaxPool1d(output_size: Wanted, return_indices: bool = False) -> None:
     """The largest elements of as many parts of the last axis as are wanted.
 
@@ -321,7 +327,7 @@ def AdaptiveMaxPool1d(output_size: Wanted, return_indices: bool = False) -> None
     """
 
 
-@layer(Tensor.adaptive_max_pool2d)
+@layer(Tensor.adaptive_max_pool2d, "output_size= return_indices?")
 def AdaptiveMaxPool2d(output_size: Wanted, return_indices: bool = False) -> None:
     """The largest elements of as many parts of the last two axes as are wanted.
 
@@ -331,7 +337,7 @@ def AdaptiveMaxPool2d(output_size: Wanted, return_indices: bool = False) -> None
     """
 
 
-@layer(Tensor.adaptive_max_pool3d)
+@layer(Tensor.adaptive_max_pool3d, "output_size= return_indices?")
 def AdaptiveMaxPool3d(output_size: Wanted, return_indices: bool = False) -> None:
     """The largest elements of as many parts of the last three axes as are wanted.
 
@@ -344,7 +350,7 @@ def AdaptiveMaxPool3d(output_size: Wanted, return_indices: bool = False) -> None
 # Other sizes
 
 
-@layer(Tensor.interpolate)
+@layer(Tensor.interpolate, "size? scale_factor? mode= align_corners? recompute_scale_factor?")
 def Upsample(
     size: Wanted | None = None,
     scale_factor: float | Sequence[float] | None = None,
@@ -361,7 +367,7 @@ def Upsample(
     """
 
 
-@layer(Tensor.upsample_nearest)
+@layer(Tensor.upsample_nearest, "size? scale_factor?")
 def UpsamplingNearest2d(
     size: Wanted | None = None, scale_factor: float | Sequence[float] | None = None
 ) -> None:
@@ -373,7 +379,7 @@ def UpsamplingNearest2d(
     """
 
 
-@layer(Tensor.upsample_bilinear)
+@layer(Tensor.upsample_bilinear, "size? scale_factor?")
 def UpsamplingBilinear2d(
     size: Wanted | None = None, scale_factor: float | Sequence[float] | None = None
 ) -> None:
@@ -464,7 +470,7 @@ def _padding(kind: str, mode: str, axes: int) -> Callable[[Sizes], Function]:
 
     `padding` is one number, or (before, after) for each axis from the last one on.
     """
-    return layer(_border(axes, mode))(pad)
+    return layer(_border(axes, mode), "padding")(pad)
 
 
 ZeroPad1d, ZeroPad2d, ZeroPad3d = (_padding("Zero", "constant", axes) for axes in (1, 2, 3))

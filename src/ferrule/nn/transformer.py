@@ -39,6 +39,8 @@ def _activation(name: str, given: Activation) -> Callable[[Tensor], Tensor]:
 class _Block(Layer):
     """The base of both kinds of layers: attention, and two matrices with an activation between."""
 
+    _shown = ""
+
     looks_up: ClassVar[bool]
     """True if there is attention to an encoder's result, too."""
 
@@ -195,6 +197,8 @@ class TransformerEncoder(Layer):
     (5, 2, 8)
     """
 
+    _shown = ""
+
     def __init__(
         self,
         encoder_layer: TransformerEncoderLayer,
@@ -230,6 +234,8 @@ class TransformerDecoder(Layer):
     (5, 2, 8)
     """
 
+    _shown = ""
+
     def __init__(
         self,
         decoder_layer: TransformerDecoderLayer,
@@ -258,6 +264,8 @@ class Transformer(Layer):
     >>> model(Tensor.ones(2, 5, 8), Tensor.ones(2, 3, 8), tgt_is_causal=True).shape
     (2, 3, 8)
     """
+
+    _shown = ""
 
     def __init__(
         self,
