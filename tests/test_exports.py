@@ -23,7 +23,9 @@ PUBLIC = {
     "Tensor",
     "TinyJit",
     "Variable",
+    "amp",
     "array_api",
+    "autocast",
     "checkpoint",
     "cond",
     "custom_vjp",
@@ -79,6 +81,7 @@ HOMES = {
     "Tensor": "ferrule.tensor",
     "TinyJit": "ferrule.jit",
     "Variable": "ferrule.ir.expr",
+    "autocast": "ferrule.tensor.autocast",
     "checkpoint": "ferrule.transforms",
     "cond": "ferrule.transforms",
     "custom_vjp": "ferrule.transforms",
@@ -124,7 +127,7 @@ NAMES = """
     float half int short long bool double bfloat16
     bitcast to assign replace detach requires_grad_ zero_grad backward gradient
     contiguous_backward
-    no_grad enable_grad manual_seed get_rng_state set_rng_state
+    no_grad enable_grad autocast manual_seed get_rng_state set_rng_state
     train training shape ndim dtype device size numel
     element_size nbytes itemsize dim grad requires_grad is_leaf lazydata is_floating_point
     empty zeros ones full zeros_like ones_like full_like rand_like randn_like arange linspace eye

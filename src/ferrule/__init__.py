@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from ferrule import imports
 
 if TYPE_CHECKING:
-    from ferrule import array_api, distributions, fft, nn, onnx, signal, torch
+    from ferrule import amp, array_api, distributions, fft, nn, onnx, signal, torch
     from ferrule.array_api import from_dlpack
     from ferrule.autograd import enable_grad, no_grad
     from ferrule.base.config import (
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from ferrule.jit import TinyJit
     from ferrule.jit.tuning import tune
     from ferrule.tensor import Tensor
+    from ferrule.tensor.autocast import autocast
     from ferrule.transforms import (
         checkpoint,
         cond,
@@ -57,7 +58,9 @@ __all__ = [
     "Tensor",
     "TinyJit",
     "Variable",
+    "amp",
     "array_api",
+    "autocast",
     "checkpoint",
     "cond",
     "custom_vjp",
@@ -100,6 +103,7 @@ _HOMES = {
     "Tensor": "tensor",
     "TinyJit": "jit",
     "Variable": "ir.expr",
+    "autocast": "tensor.autocast",
     "dtypes": "ir.dtype",
     "enable_grad": "autograd",
     "from_dlpack": "array_api",
@@ -111,13 +115,11 @@ _HOMES = {
     "load": "export.loading",
     "tune": "jit.tuning",
 }
-_MODULES = ("array_api", "distributions", "fft", "nn", "onnx", "signal", "torch")
+_MODULES = ("amp", "array_api", "distributions", "fft", "nn", "onnx", "signal", "torch")
 
 
 # Names that newcomers look for, and their replacements here.
 _INSTEAD = {
-    "autocast": "cast by hand: x.linear(w.bfloat16()) has float32 gradients of w",
-    "amp": "cast by hand: x.linear(w.bfloat16()) has float32 gradients of w",
     "autograd": "ferrule.grad and x.gradient(y) give gradients, x.backward() adds them to .grad",
     "backends": "with Context(ALLOW_TF32=1): rounds products of float32 to tf32 on a GPU",
     "compile": "ferrule.TinyJit(function) captures a function",

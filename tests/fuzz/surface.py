@@ -27,7 +27,7 @@ LEFT_OUT = {
     "is_contiguous is_floating_point broadcast_shapes": "gives no tensor",
     " ".join(CHANCE): "draws by chance: chances.py draws them as statements of their own kind",
     "empty empty_like new_empty": "has any values",
-    "manual_seed get_rng_state set_rng_state train no_grad enable_grad": "sets a mode",
+    "manual_seed get_rng_state set_rng_state train no_grad enable_grad autocast": "sets a mode",
     "backward gradient register_hook retain_grad zero_grad requires_grad_": (
         "is what the machine differentiates by"
     ),

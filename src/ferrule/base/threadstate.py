@@ -25,6 +25,7 @@ class ThreadState:
     """
 
     __slots__ = (
+        "autocast",
         "calls",
         "computed",
         "computes",
@@ -90,6 +91,9 @@ class ThreadState:
         `jit/executed.py`."""
         self.specialises = False
         """True if kernels are made for the sizes of a graph alone; see `jit/__init__.py`."""
+        self.autocast: Any = None
+        """The low precision of each kind of devices in a block of `autocast`; see
+        `tensor/autocast.py`."""
         self.training: bool | None = None
         """True if layers behave as in training; None if the mode was never set (evaluation)."""
         self.modes: list[bool | None] = []

@@ -230,8 +230,16 @@ class Recent:
     """The replay used last, with matchers of its arguments; keeps no tensor and no memory alive."""
 
     __slots__ = (
-        *("_accepts", "_apart", "_cells", "_config", "_default_float", "_default_int"),
-        *("_device", "_finds_inputs", "_names", "_reachable", "_recording", "_training"),
+        *("_accepts", "_apart", "_autocast", "_cells", "_config", "_default_float"),
+        *(
+            "_default_int",
+            "_device",
+            "_finds_inputs",
+            "_names",
+            "_reachable",
+            "_recording",
+            "_training",
+        ),
         "replay",
     )
 
@@ -250,6 +258,7 @@ class Recent:
         """The names of the keyword arguments, in the order of the call."""
         self._training = this_thread.state.training
         self._recording = this_thread.state.recording
+        self._autocast = this_thread.state.autocast
         self._config = config()
         self._device = Device.defaults.get(self._config.FERRULE_DEVICE)
         self._default_float = dtypes.default_float
@@ -286,6 +295,7 @@ class Recent:
         if not (  # `inputs.settings()` are the same as before, without a tuple of them
             state.training is self._training
             and state.recording is self._recording
+            and state.autocast == self._autocast
             and settings is self._config
             and Device.defaults.get(settings.FERRULE_DEVICE) == self._device
             and dtypes.default_float is self._default_float

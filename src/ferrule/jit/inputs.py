@@ -147,9 +147,10 @@ def read_arguments(
 
 
 def settings() -> SettingsPart:
-    """The global settings that a call's results depend on: modes, flags and default dtypes."""
+    """The global settings that a call's results depend on: modes, flags, default dtypes."""
     kinds = dtypes.default_float, dtypes.default_int
-    modes = is_training(), this_thread.state.recording
+    state = this_thread.state
+    modes = is_training(), state.recording, state.autocast
     now = config()
     chosen = now.ALLOW_TF32, now.FERRULE_CHECK_INDEX, now.FERRULE_SKIP
     return SettingsPart((*modes, *chosen, Device.defaults.get(now.FERRULE_DEVICE), *kinds))

@@ -359,16 +359,19 @@ class _Recurrent(_Steps):
         # The products with the inputs need no state: one for all steps.
         given = x.linear(weight.transpose(), self._parameter("bias_ih", place))
 
-        def step(states: States, row: tuple[Tensor, Tensor | None]) -> tuple[States, Tensor]:
+        def step(before: States, row: tuple[Tensor, Tensor | None]) -> tuple[States, Tensor]:
             given, inside = row
-            kept = states[0].linear(matrix.transpose(), bias)
-            following = self._step(given, kept, states)
+            kept = before[0].linear(matrix.transpose(), bias)
+            states = self._step(given, kept, before)
             if shrinking is not None:
-                following = (following[0].linear(shrinking.transpose()), *following[1:])
+                states = (states[0].linear(shrinking.transpose()), *states[1:])
+            pairs = zip(states, before, strict=True)
+            # What `autocast` made of a step is no state yet.
+            states = tuple([new.cast(old.dtype) for new, old in pairs])
             if inside is not None:
-                pairs = zip(following, states, strict=True)
-                following = tuple(inside.where(new, old) for new, old in pairs)
-            return following, following[0]
+                pairs = zip(states, before, strict=True)
+                states = tuple([inside.where(new, old) for new, old in pairs])
+            return states, states[0]
 
         last, out = scan(step, states, (given, mask), reverse=reverse)
         if shrinking is None and mask is None:

@@ -28,6 +28,7 @@ from ferrule.tensor import (
     writing,
 )
 from ferrule.tensor.algebra import decompositions, diagonals, linalg, products, solvers
+from ferrule.tensor.autocast import autocast
 from ferrule.tensor.base import TensorBase
 from ferrule.tensor.checked import are_tensors
 from ferrule.tensor.index import indexing, scattering, selecting, tables
@@ -160,6 +161,7 @@ class Tensor(TensorBase, metaclass=_TensorType):
     train = train
     no_grad = no_grad
     enable_grad = staticmethod(enable_grad)
+    autocast = autocast
 
     # -- sizes, values as arrays and Python numbers ------------------------------------------------
     dim = reading.dim

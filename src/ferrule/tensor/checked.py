@@ -14,7 +14,9 @@ from types import FunctionType, NoneType
 from typing import Any, Final, TypeAlias, TypeVar, cast
 
 from ferrule.base.calls import is_several, whole
+from ferrule.base.threadstate import this_thread
 from ferrule.ir.expr import Expr
+from ferrule.tensor.autocast import POLICIES, call_by
 from ferrule.tensor.base import Tensor
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -45,7 +47,8 @@ def are_tensors(owner: type[Tensor]) -> None:
 def checks_arguments(call: F) -> F:
     """Make one function check its arguments.
 
-    A layer's `__call__` has the layer's name in the error.
+    A layer's `__call__` has the layer's name in the error, and follows the layer's policy in a
+    block of `autocast`.
     """
     assert isinstance(call, FunctionType)
     expected = list(expected_of(call))
@@ -55,7 +58,11 @@ def checks_arguments(call: F) -> F:
     def method(*args: Any, **kwargs: Any) -> Any:
         name = own_name or type(args[0]).__name__
         args, kwargs = checked(expected, args, kwargs, name)
-        return call(*args, **kwargs)
+        state = this_thread.state
+        policy = None if state.autocast is None else POLICIES.get(name)
+        if policy is None:
+            return call(*args, **kwargs)
+        return call_by(policy, state, call, args, kwargs)
 
     return cast(F, method)
 

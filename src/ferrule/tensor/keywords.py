@@ -1,7 +1,8 @@
 """The names of parameters in NumPy and PyTorch that mean the same: a call may use either.
 
 Other names are an error that says which there are. What is given is checked on the way, by
-`checked.py`: a call has one function around it, whatever there is to look at.
+`checked.py`: a call has one function around it, whatever there is to look at. Methods that
+`autocast.py` has a policy for have another one.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from types import FunctionType
 from typing import Any, Final, NamedTuple, TypeVar, cast
 
 from ferrule.base.calls import unknown_keyword
+from ferrule.tensor.autocast import autocasting
 from ferrule.tensor.checked import Expected, checked, expected_of
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -67,8 +69,8 @@ def method(function: F) -> F:
     parameters = _parameters(function)
     expected = list(expected_of(function))
     if not (expected or parameters.synonyms or parameters.several or _has_settings(function)):
-        return cast(F, function)
-    return cast(F, _accepting(function, parameters, expected, name))
+        return autocasting(cast(F, function))
+    return autocasting(cast(F, _accepting(function, parameters, expected, name)))
 
 
 def with_synonyms(function: F) -> F:

@@ -29,6 +29,7 @@ from ferrule.base.helpers import check_function
 from ferrule.base.records import dataclass
 from ferrule.engine.random import Words, drawn_by, random_words
 from ferrule.ir.expr import sint
+from ferrule.tensor.autocast import autocast_as, autocast_modes
 from ferrule.tensor.cell import StorageRef, watch_writes
 from ferrule.transforms.trace import blank, read, replaced, tensors_of, wrap
 
@@ -38,9 +39,9 @@ def checkpoint(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
 
     The gradient calls it again, which takes time, and saves the memory of all its intermediate
     values. `checkpoint(f)(x)` is `checkpoint(f, x)`. The second call has the mode of layers
-    (training or evaluation) and the random numbers of the first. Tensors from outside that the
-    function writes to have their earlier contents in it, and are written once. In-place writes to
-    the arguments stay inside.
+    (training or evaluation), the `autocast` and the random numbers of the first. Tensors from
+    outside that the function writes to have their earlier contents in it, and are written once.
+    In-place writes to the arguments stay inside.
 
     >>> import ferrule
     >>> block = ferrule.checkpoint(lambda x: (x.exp() + 1).log())
@@ -64,7 +65,7 @@ def _call(function: Callable[..., Any], args: Sequence[Any], kwargs: Any) -> Any
     arguments = (tuple(args), dict(kwargs))
     sources = read(tensors_of(arguments))
     needs_gradient = [value.edge is not None for value in sources]
-    call = _Call(function, blank(arguments), needs_gradient, [], is_training())
+    call = _Call(function, blank(arguments), needs_gradient, [], is_training(), autocast_modes())
     start = tape_position()
     with watch_writes() as call.before, _keeping(call.words):
         result, outputs, _ = call.run([value.detach() for value in sources])
@@ -87,6 +88,8 @@ class _Call:
     words: list[Words]
     training: bool
     """True if layers behaved as in training."""
+    autocast: Any
+    """The modes of `autocast`."""
     outside: Sequence[GradEdge] = ()
     """The edges of tensors that it closes over."""
     before: Mapping[StorageRef, TracedValue] = field(default_factory=dict)
@@ -100,7 +103,7 @@ class _Call:
         try:
             for cell, value in self.before.items():
                 cell.restore(value)
-            with _giving(self.words), train(self.training):
+            with _giving(self.words), train(self.training), autocast_as(self.autocast):
                 return self.run(values)
         finally:
             for cell, value in now.items():

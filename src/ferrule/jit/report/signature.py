@@ -50,7 +50,8 @@ class SettingsPart(Part):
 
     __slots__ = ()
     suffixes = (
-        *("Tensor.training", "recording of gradients", "ALLOW_TF32", "FERRULE_CHECK_INDEX"),
+        *("Tensor.training", "recording of gradients", "autocast", "ALLOW_TF32"),
+        "FERRULE_CHECK_INDEX",
         *("FERRULE_SKIP", "Device.DEFAULT", "dtypes.default_float", "dtypes.default_int"),
     )
 

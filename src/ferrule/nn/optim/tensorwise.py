@@ -55,6 +55,25 @@ class TensorWise(Optimizer):
         nor where something else raises, such as `MemoryError`.
         """
         loss = None if closure is None else call_back(closure)
+        self._take(None)
+        return loss
+
+    def step_unless(self, skipped: Tensor) -> None:
+        """Take a step if a tensor of one bool is False; else leave all as it is.
+
+        Nothing is read back to the host, so a captured function decides anew in each replay.
+
+        >>> from ferrule import Tensor
+        >>> from ferrule.nn.optim import SGD
+        >>> x = Tensor([1.0], requires_grad=True)
+        >>> _ = (x * 2).sum().backward()
+        >>> SGD([x], lr=0.5).step_unless(Tensor(True))
+        >>> x.tolist()
+        [1.0]
+        """
+        self._take(skipped)
+
+    def _take(self, skipped: Tensor | None) -> None:
         self._check_groups()
         self._look_at_mode()
         gradients = {
@@ -64,11 +83,10 @@ class TensorWise(Optimizer):
         }
         with writes_together():
             with Tensor.no_grad():
-                self._step(gradients)
+                self._step(gradients, skipped)
             states = {id(tensor): tensor for state in self.state for tensor in state.values()}
             # The gradients too: they stay in `.grad`, and their operands are overwritten.
             Tensor.realize(*self.params, *states.values(), *gradients.values())
-        return loss
 
     def _check_groups(self) -> None:
         if len(self.param_groups) != len(self._shared):
@@ -77,11 +95,11 @@ class TensorWise(Optimizer):
                 f" state for {len(self._shared)}; add groups by add_param_group(group)"
             )
 
-    def _step(self, gradients: Mapping[int, Tensor]) -> None:
+    def _step(self, gradients: Mapping[int, Tensor], skipped: Tensor | None) -> None:
         # Written first, so that updates read the new version: readers of an old version would have
         # to run before its memory is overwritten.
         for group, shared in zip(self.param_groups, self._shared, strict=True):
-            _write(shared, self._advance(shared, group))
+            _write(shared, self._advance(shared, group), skipped)
         places = count()
         for group, shared in zip(self.param_groups, self._shared, strict=True):
             common = self._common(shared, group)
@@ -89,13 +107,20 @@ class TensorWise(Optimizer):
                 place = next(places)
                 if place in gradients:
                     state = {**self.state[place], **common}
-                    self._update(param, gradients[place], state, group)
+                    self._update(param, gradients[place], state, group, skipped)
 
-    def _update(self, param: Tensor, gradient: Tensor, state: State, group: ParamGroup) -> None:
+    def _update(
+        self,
+        param: Tensor,
+        gradient: Tensor,
+        state: State,
+        group: ParamGroup,
+        skipped: Tensor | None,
+    ) -> None:
         slope = -wide(gradient) if group["maximize"] else wide(gradient)
         value, after = self._change(wide(param), slope, state, group)
-        param.assign(value.reshape(*param.shape).cast(param.dtype))
-        _write(state, after)
+        _write({"": param}, {"": value}, skipped)
+        _write(state, after, skipped)
 
     # -- the rules of an optimiser ---------------------------------------------------------------
 
@@ -203,10 +228,13 @@ class TensorWise(Optimizer):
                     )
 
 
-def _write(tensors: State, values: Mapping[str, Tensor]) -> None:
+def _write(tensors: State, values: Mapping[str, Tensor], skipped: Tensor | None = None) -> None:
     for name, value in values.items():
         target = tensors[name]
-        target.assign(value.reshape(*target.shape).cast(target.dtype))
+        new = value.reshape(*target.shape).cast(target.dtype)
+        if skipped is not None:
+            new = skipped.to(target.device).where(target.detach(), new)
+        target.assign(new)
 
 
 def _saved(tensor: Tensor, is_number: bool) -> Tensor:

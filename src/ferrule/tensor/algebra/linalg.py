@@ -10,6 +10,7 @@ from ferrule.ir.shape.view import ShapeError, same
 from ferrule.tensor.algebra import einstein
 from ferrule.tensor.algebra.einstein import formula_of, parse
 from ferrule.tensor.algebra.matrices import matrix_product
+from ferrule.tensor.autocast import autocasting
 from ferrule.tensor.base import Tensor
 from ferrule.tensor.broadcast import broadcast_shape, check_devices
 from ferrule.tensor.data import DTypeLike, from_host, to_dtype
@@ -68,6 +69,7 @@ def dot(self: Tensor, other: Operand) -> Tensor:
     return _product(self, other, None, swap=False)
 
 
+@autocasting
 def rmatmul(self: Tensor, other: Operand) -> Tensor:
     """other @ self."""
     return _product(self, other, None, swap=True)

@@ -13,6 +13,7 @@ from ferrule.base.helpers import type_name
 from ferrule.ir.dtype import DType, DTypeError, dtypes, promote
 from ferrule.ir.expr import Expr
 from ferrule.ir.lazyop import BinaryOps, UnaryOps
+from ferrule.tensor.autocast import autocasting
 from ferrule.tensor.base import Tensor
 from ferrule.tensor.broadcast import broadcast, check_devices
 from ferrule.tensor.data import from_host, scalar_dtype
@@ -405,6 +406,7 @@ def rmul(self: Tensor, other: Operand) -> Tensor:
     return reflected(self, BinaryOps.MUL, other, "mul")
 
 
+@autocasting
 def rtruediv(self: Tensor, other: Operand) -> Tensor:
     """other / self."""
     b, a = divisible(self, other, "div")
@@ -425,6 +427,7 @@ def rmod(self: Tensor, other: Operand) -> Tensor:
     return self._wrap(floor_mod(a, b))
 
 
+@autocasting
 def rpow(self: Tensor, other: Operand) -> Tensor:
     """other ** self."""
     b, a = operands(self, other, "pow")
