@@ -1,6 +1,7 @@
 """Optimisers: PyTorch's formulas, names and settings, on lazy tensors; learning-rate schedules."""
 
-from typing import TYPE_CHECKING, NoReturn
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
 
 from ferrule.base.helpers import no_attribute
 from ferrule.nn.optim import lr_scheduler
@@ -40,11 +41,12 @@ _INSTEAD = {
     "Lion": "AdamW with a rate of three to ten times Lion's is the nearest",
     "SparseAdam": "gradients are dense: Adam",
     "Lookahead": "keep copies of the parameters, and move these: slow.lerp_(fast, 0.5)",
-    "swa_utils": "keep copies of the parameters, and move these: average.lerp_(weight, share)",
 }
 
 
 if not TYPE_CHECKING:  # which would take any name for one of the module
 
-    def __getattr__(name: str) -> NoReturn:
+    def __getattr__(name: str) -> Any:
+        if name == "swa_utils":  # it has a model, and models are above optimisers
+            return import_module(f"{__name__}.swa_utils")
         raise no_attribute(__name__, name, __all__, _INSTEAD)
