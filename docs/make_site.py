@@ -58,6 +58,7 @@ NAV: dict[str, list[str]] = {
         "docs/coming-from.md",
         "docs/coming-from-pytorch.md",
         "docs/distributions.md",
+        "docs/mixed-precision.md",
         "docs/onnx.md",
         "docs/pytorch-models.md",
         "docs/export.md",

@@ -7,8 +7,10 @@ from typing import Any
 import pytest
 from tests.backend.test_torch_programs import IMPORTS
 
+import ferrule
 from ferrule import Tensor, TinyJit, distributions, dtypes, nn
 from ferrule.nn import functional as F
+from ferrule.nn.optim import swa_utils
 
 PAGE = Path(__file__).parents[2] / "docs" / "coming-from-pytorch.md"
 
@@ -34,6 +36,7 @@ def test_the_right_column_runs(what: str, code: str, tmp_path: Path) -> None:
     names = {
         **{"Tensor": Tensor, "TinyJit": TinyJit, "dtypes": dtypes, "nn": nn, "F": F},
         "distributions": distributions,
+        **{"ferrule": ferrule, "swa_utils": swa_utils, "scaler": ferrule.amp.GradScaler()},
         **{"model": model, "x": Tensor.ones(3, 4), "labels": Tensor([0, 1, 1])},
         "opt": nn.optim.SGD(model.parameters(), lr=0.1),
         "path": str(tmp_path / "model.safetensors"),

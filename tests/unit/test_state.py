@@ -30,6 +30,7 @@ from ferrule.nn.state import (
     safe_load,
     safe_save,
     torch_load,
+    torch_save,
 )
 
 Pair = namedtuple("Pair", ["left", "right"])
@@ -332,8 +333,27 @@ def test_an_index_that_does_not_fit_its_files(
         safe_load(shards)
 
 
+def test_a_folder_as_hugging_face_has_it(shards: Path) -> None:
+    (shards.parent / "config.json").write_text("{}")
+    assert safe_load(shards.parent)["b"].tolist() == [2.0]
+    model = {"a": Tensor([0.0]), "c": Tensor([0.0])}
+    with pytest.raises(StateError, match="load_state_dict: missing c; unexpected b"):
+        load_state_dict(model, safe_load(shards.parent))
+    mismatch = load_state_dict(model, safe_load(shards.parent), strict=False)
+    assert (mismatch.missing_keys, mismatch.unexpected_keys) == (["c"], ["b"])
+    assert model["a"].tolist() == [1.0]
+
+
+def test_a_folder_with_one_file(tmp_path: Path) -> None:
+    safe_save({"a": Tensor([1.0])}, tmp_path / "model.safetensors")
+    torch_save({"a": Tensor([2.0])}, tmp_path / "pytorch_model.bin")
+    assert safe_load(tmp_path)["a"].tolist() == [1.0]
+    assert torch_load(tmp_path)["a"].tolist() == [2.0]
+
+
 def test_files_of_other_kinds_are_named(shards: Path) -> None:
     folder = shards.parent
+    shards.unlink()
     with pytest.raises(IsADirectoryError, match=r"is a folder; name the file in it, which has 1\."):
         safe_load(folder)
     np.savez(folder / "x.npz", x=np.zeros(2))
@@ -580,8 +600,8 @@ def test_nothing_in_a_checkpoint_is_executed(tmp_path: Path) -> None:
         (strided(0, "I2\n", "I-1\n"), r"a tensor has shape \(2,\) and strides \(-1,\)"),
         (strided(0, "I2\n", "I1\n").replace(b"I4", b"I5"), "x/data/s has 16 bytes, not 20"),
         (strided(0, "I2\n", "I1\n").replace(b"Vs\n", b"Vt\n"), "there is no x/data/t"),
-        (b"(tR", "data.pkl is damaged"),
-        (b"garbage", "data.pkl is damaged"),
+        (b"(tR", "its pickle is damaged"),
+        (b"garbage", "its pickle is damaged"),
     ],
 )
 def test_damaged_checkpoints_are_refused(body: bytes, text: str, tmp_path: Path) -> None:
@@ -606,7 +626,7 @@ def test_damaged_storages_are_found(tmp_path: Path) -> None:
 def test_other_files_are_no_checkpoints(tmp_path: Path) -> None:
     path = tmp_path / "x.pt"
     path.write_bytes(pickle.dumps([1]))
-    with pytest.raises(StateError, match=r"bare pickle, as PyTorch wrote before 1.6; torch.save"):
+    with pytest.raises(StateError, match=r"bare pickle, which PyTorch does not write; torch.save"):
         torch_load(path)
     path.write_bytes(b"text")
     with pytest.raises(StateError, match="is no PyTorch checkpoint: it is no zip archive"):

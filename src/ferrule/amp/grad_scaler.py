@@ -42,7 +42,7 @@ class GradScaler:
 
     >>> import ferrule
     >>> from ferrule import Tensor, dtypes, nn
-    >>> model, scaler = nn.Linear(3, 1), ferrule.amp.GradScaler()
+    >>> model, scaler = nn.Linear(3, 1), ferrule.amp.GradScaler(init_scale=256.0)
     >>> optimizer = nn.optim.SGD(model.parameters(), lr=0.1)
     >>> with ferrule.autocast(dtype=dtypes.float16):
     ...     loss = model(Tensor.ones(2, 3)).square().mean()
@@ -50,7 +50,7 @@ class GradScaler:
     >>> scaler.step(optimizer)
     >>> scaler.update()
     >>> scaler.get_scale()
-    65536.0
+    256.0
     """
 
     def __init__(

@@ -13,6 +13,7 @@ from ferrule.nn.state.model import (
     load_state_dict,
 )
 from ferrule.nn.state.npz import npz_load, npz_save
+from ferrule.nn.state.pickling import torch_save
 from ferrule.nn.state.safetensors import safe_load, safe_save
 
 __all__ = [
@@ -27,13 +28,13 @@ __all__ = [
     "safe_load",
     "safe_save",
     "torch_load",
+    "torch_save",
 ]
 
 # What newcomers look for, and what does it here.
 _INSTEAD = {
     "load": "safe_load, npz_load and torch_load read files",
     "save": "safe_save(get_state_dict(model), path) writes a file",
-    "torch_save": "safe_save(get_state_dict(model), path) writes a file that PyTorch's users read",
     "gguf_load": "safe_load, npz_load and torch_load read files",
 }
 

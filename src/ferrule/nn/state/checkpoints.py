@@ -1,97 +1,93 @@
 """PyTorch's checkpoints, read without executing what is pickled in them.
 
 A checkpoint is a zip archive: `data.pkl` says how the tensors are put together, and there is a
-member for each storage. The unpickler here knows what a state of tensors needs. Objects of other
-classes become stand-ins, which hold nothing.
+member for each storage. One of TorchScript has code beside it, which is not read. Older formats are
+in `legacy.py`.
 """
 
 from __future__ import annotations
 
 import io
 import pickle
-import struct
 import sys
-from collections import Counter, OrderedDict, defaultdict
 from collections.abc import Callable
-from typing import Any, NamedTuple, NoReturn, final
+from functools import partial
+from typing import Any, final
 
-import numpy as np
-
-from ferrule.ir.dtype import DType, dtypes
+from ferrule.ir.dtype import DType
 from ferrule.nn.state.files import (
     Archive,
     Array,
     PathLike,
     StateError,
+    in_folder,
     is_index,
-    lazy_tensor,
     load_shards,
     mapped,
 )
-from ferrule.tensor import Tensor
-
-_STORAGES = {
-    "BoolStorage": dtypes.bool,
-    "ByteStorage": dtypes.uint8,
-    "CharStorage": dtypes.int8,
-    "ShortStorage": dtypes.int16,
-    "IntStorage": dtypes.int32,
-    "LongStorage": dtypes.int64,
-    "HalfStorage": dtypes.float16,
-    "BFloat16Storage": dtypes.bfloat16,
-    "FloatStorage": dtypes.float32,
-    "DoubleStorage": dtypes.float64,
-    "UntypedStorage": dtypes.uint8,
-}
-_DTYPES = {dtype.numpy_name: dtype for dtype in dtypes.all}  # which are PyTorch's names too
-
-# Classes of Python that hold values and do nothing else.
-_PLAIN = {
-    kind.__name__: kind
-    for kind in (bool, complex, dict, float, frozenset, int, list, set, slice, str, tuple)
-}
-
-# Tensors of PyTorch that are none here, and what to save instead.
-_REFUSED = {
-    "ComplexFloatStorage": "it holds complex numbers: save torch.view_as_real(x)",
-    "ComplexDoubleStorage": "it holds complex numbers: save torch.view_as_real(x)",
-    "_rebuild_qtensor": "it holds a quantised tensor: save x.int_repr(), with scale and zero point",
-    "_rebuild_sparse_tensor": "it holds a sparse tensor: save x.to_dense()",
-    "_rebuild_nested_tensor": "it holds a nested tensor: save its parts as a list",
-    "_rebuild_meta_tensor_no_storage": "it holds a tensor without values, on the device meta",
-}
-
-# The errors of an unpickler in bytes that are no pickle.
-_DAMAGE = (
-    pickle.UnpicklingError,
-    ValueError,
-    EOFError,
-    LookupError,
-    TypeError,
-    AttributeError,
-    OverflowError,
-    struct.error,
+from ferrule.nn.state.legacy import is_stream, is_tar, load_stream, load_tar
+from ferrule.nn.state.unpickling import (
+    DAMAGE,
+    SAVE_STATE,
+    Scripted,
+    Storage,
+    Unpickler,
+    Unread,
+    tensors_in,
 )
 
 
 def torch_load(path: PathLike, device: str | None = None) -> Any:
     """Load a file that `torch.save` wrote: usually a dict of tensors by name, read lazily.
 
-    Of a model in several files, `path` is their index, `pytorch_model.bin.index.json`.
+    Of a model in several files, `path` is their index, `pytorch_model.bin.index.json`; it may also
+    be the folder with this or `pytorch_model.bin`, as Hugging Face has it.
 
     Tensors become ferrule's; numbers, strings and containers stay as they are, and a device is its
     name. Nothing in the file is executed: what is an object of another class, such as the settings
-    of a run, becomes a stand-in without contents, and a whole model is refused. Tensors that
-    shared a storage get memory of their own.
+    of a run, becomes a stand-in without contents, and a whole model is refused. Of an archive of
+    TorchScript the parameters and buffers are read, under their names. Files from before PyTorch
+    1.6 are read as well. Tensors that shared a storage get memory of their own.
 
-    Raises `FileNotFoundError`, and `StateError` for a damaged file, PyTorch's formats before 1.6,
-    and tensors that ferrule does not have (complex, sparse, quantised); where the bytes of a tensor
-    are damaged, when it is realised.
+    Raises `FileNotFoundError`, and `StateError` for a damaged file and for tensors that ferrule
+    does not have (complex, sparse, quantised); where the bytes of a tensor in an archive are
+    damaged, when it is realised.
     """
+    path = in_folder(path, "pytorch_model.bin", "pytorch_model.bin.index.json")
     data = mapped(path)
     if is_index(data):
         return load_shards(path, data, lambda shard: torch_load(shard, device))
-    _check_kind(path, data)
+    try:
+        found = _loader(path, data)(path, device)
+    except StateError:
+        raise
+    except DAMAGE as error:
+        raise StateError(f"{path}: its pickle is damaged: {error}") from error
+    if isinstance(found, Unread) or (isinstance(found, type) and issubclass(found, Unread)):
+        raise StateError(f"{path} holds <unread {found.kind}> and no tensors by name; {SAVE_STATE}")
+    return found
+
+
+def _loader(path: PathLike, data: Array) -> Callable[[PathLike, str | None], Any]:
+    """The function that reads a file's format."""
+    start = data[:512].tobytes()
+    if start[:4] == b"PK\x03\x04":
+        return _load_archive
+    if is_tar(start):
+        return load_tar
+    if is_stream(start):
+        return load_stream
+    if start[8:9] == b"{":
+        raise StateError(f"{path} is no PyTorch checkpoint; safe_load reads safetensors files")
+    if start[:1] == b"\x80":
+        raise StateError(
+            f"{path} is a bare pickle, which PyTorch does not write; torch.save it, or save it as"
+            " safetensors"
+        )
+    raise StateError(f"{path} is no PyTorch checkpoint: it is no zip archive")
+
+
+def _load_archive(path: PathLike, device: str | None) -> Any:
     archive = Archive(path, "PyTorch checkpoint")
     pickles = [name for name in archive.members if name.split("/")[1:] == ["data.pkl"]]
     if len(pickles) != 1:
@@ -100,123 +96,20 @@ def torch_load(path: PathLike, device: str | None = None) -> Any:
     order = f"{folder}byteorder"
     if order in archive.members and archive.contents(order).tobytes() != sys.byteorder.encode():
         raise StateError(f"{path} was written on a machine with another order of bytes")
-    content = io.BytesIO(archive.contents(pickles[0]).tobytes())
-    try:
-        found = _Unpickler(content, archive, folder, device).load()
-    except StateError:
-        raise
-    except _DAMAGE as error:
-        raise StateError(f"{path}: data.pkl is damaged: {error}") from error
-    if isinstance(found, Unread) or (isinstance(found, type) and issubclass(found, Unread)):
-        raise StateError(f"{path} holds {found!r} and no tensors by name; {_SAVE_STATE}")
-    return found
-
-
-_SAVE_STATE = "save model.state_dict() instead"
-
-
-def _check_kind(path: PathLike, data: Array) -> None:
-    start = data[:9].tobytes()
-    if start[:4] == b"PK\x03\x04":
-        return
-    if start[8:] == b"{":
-        raise StateError(f"{path} is no PyTorch checkpoint; safe_load reads safetensors files")
-    if start[:1] == b"\x80":
-        raise StateError(
-            f"{path} is a bare pickle, as PyTorch wrote before 1.6; torch.save it again with a"
-            " newer PyTorch, or as safetensors"
-        )
-    raise StateError(f"{path} is no PyTorch checkpoint: it is no zip archive")
-
-
-class Unread:
-    """A stand-in for an object in a checkpoint whose class is not PyTorch's, and was not called.
-
-    All contents of the object are ignored.
-    """
-
-    kind = "object"
-
-    def __new__(cls, *_: Any, **__: Any) -> Unread:
-        """A stand-in, whatever the class it stands for is made from."""
-        return super().__new__(cls)
-
-    def __init__(self, *_: Any, **__: Any) -> None:
-        pass
-
-    def __setstate__(self, state: Any) -> None:
-        pass
-
-    def append(self, value: Any) -> None:
-        """For classes that are lists."""
-
-    def __setitem__(self, key: Any, value: Any) -> None:
-        pass
-
-    def __getattr__(self, name: str) -> NoReturn:
-        raise AttributeError(
-            f"{self!r} has no attribute {name!r}: only tensors, numbers, strings and containers of"
-            " a checkpoint are read"
-        )
-
-    def __repr__(self) -> str:
-        return f"<unread {self.kind}>"
-
-
-class _Storage(NamedTuple):
-    """A storage: its member of the archive, and the type of its elements."""
-
-    member: str
-    dtype: DType
-    size: int
+    found = _Unpickler(archive, pickles[0], folder, device).load()
+    return tensors_in(found) if isinstance(found, Scripted) else found
 
 
 @final
-class _Unpickler(pickle.Unpickler):
-    """Knows tensors, storages and dtypes, and `OrderedDict`; refuses every other name."""
+class _Unpickler(Unpickler):
+    """The unpickler of an archive, whose storages are members."""
 
-    def __init__(self, file: io.BytesIO, archive: Archive, folder: str, device: str | None) -> None:
-        super().__init__(file)
+    def __init__(self, archive: Archive, name: str, folder: str, device: str | None) -> None:
+        super().__init__(io.BytesIO(archive.contents(name).tobytes()), archive.path, device)
         self._archive = archive
         self._folder = folder
-        self._device = device
 
-    def find_class(self, module: str, name: str) -> Any:
-        known: dict[tuple[str, str], Any] = {
-            ("collections", "OrderedDict"): OrderedDict,
-            ("torch", "Size"): tuple,
-            ("torch._utils", "_rebuild_tensor_v2"): self._tensor,
-            ("torch._utils", "_rebuild_tensor_v3"): self._typed_tensor,
-            ("torch._utils", "_rebuild_parameter"): _parameter,
-            ("torch._utils", "_rebuild_parameter_with_state"): _parameter,
-            ("torch._tensor", "_rebuild_from_type_v2"): _of_type,
-            ("torch", "Tensor"): Tensor,
-            ("torch.nn.parameter", "Parameter"): Tensor,
-            ("torch.nn.parameter", "Buffer"): Tensor,
-            ("torch", "device"): _device_name,
-            ("collections", "Counter"): Counter,
-            ("collections", "defaultdict"): defaultdict,
-            ("_codecs", "encode"): _encoded,
-            ("numpy", "dtype"): _NumpyType,
-            ("numpy.core.multiarray", "scalar"): _numpy_number,
-            ("numpy._core.multiarray", "scalar"): _numpy_number,
-        }
-        if (module, name) in known:
-            return known[module, name]
-        if module in ("builtins", "__builtin__") and name in _PLAIN:
-            return _PLAIN[name]
-        if module in ("torch", "torch.storage") and name in _STORAGES:
-            return _STORAGES[name]
-        if module == "torch" and name in _DTYPES:
-            return _DTYPES[name]
-        if module.split(".")[0] != "torch":
-            return type("Unread", (Unread,), {"kind": f"{module}.{name}"})
-        reason = _REFUSED.get(
-            name, f"only tensors, numbers, strings and containers are read; {_SAVE_STATE}"
-        )
-        raise StateError(f"{self._archive.path} needs {module}.{name}: {reason}")
-
-    def persistent_load(self, pid: Any) -> _Storage:
+    def persistent_load(self, pid: Any) -> Storage:
         kind, dtype, key, _, size = pid
         member = f"{self._folder}data/{key}"
         if kind != "storage" or not isinstance(dtype, DType):
@@ -228,93 +121,4 @@ class _Unpickler(pickle.Unpickler):
             raise pickle.UnpicklingError(
                 f"{member} has {info.file_size} bytes, not {size * dtype.itemsize}"
             )
-        return _Storage(member, dtype, size)
-
-    def _tensor(
-        self,
-        storage: _Storage,
-        offset: int,
-        shape: tuple[int, ...],
-        strides: tuple[int, ...],
-        requires_grad: bool = False,
-        hooks: Any = None,
-        marks: Any = None,
-        *_: Any,
-    ) -> Tensor:
-        read = self._strided(storage, storage.dtype, offset, shape, strides)
-        # PyTorch may note that a tensor is the negative of what its storage holds.
-        return -read if marks and marks.get("neg") else read
-
-    def _typed_tensor(self, storage: _Storage, *given: Any) -> Tensor:
-        offset, shape, strides, _requires_grad, _hooks, dtype, *_ = given
-        return self._strided(storage, dtype, offset, shape, strides)
-
-    def _strided(
-        self,
-        storage: _Storage,
-        dtype: DType,
-        offset: int,
-        shape: tuple[int, ...],
-        strides: tuple[int, ...],
-    ) -> Tensor:
-        numbers = (offset, *shape, *strides)
-        if len(shape) != len(strides) or any(type(n) is not int or n < 0 for n in numbers):
-            raise pickle.UnpicklingError(f"a tensor has shape {shape} and strides {strides}")
-        held = storage.size * storage.dtype.itemsize // dtype.itemsize
-        steps = zip(shape, strides, strict=True)
-        last = offset + sum((size - 1) * stride for size, stride in steps)
-        if 0 not in shape and last >= held:
-            raise pickle.UnpicklingError(f"a tensor reaches beyond {storage.member}")
-        read = _reader(self._archive, storage.member, dtype, (offset, shape, strides))
-        return lazy_tensor(read, shape, dtype, self._device)
-
-
-def _reader(
-    archive: Archive, member: str, dtype: DType, view: tuple[int, tuple[int, ...], tuple[int, ...]]
-) -> Callable[[], Array]:
-    offset, shape, strides = view
-
-    def read() -> Array:
-        data = archive.contents(member)
-        whole = data.size // dtype.itemsize * dtype.itemsize
-        # As integers: strides are NumPy's to take, and it does not know all dtypes.
-        elements = np.frombuffer(data[:whole], f"u{dtype.itemsize}")[offset:]
-        steps = [stride * dtype.itemsize for stride in strides]
-        part = np.lib.stride_tricks.as_strided(elements, shape, steps, writeable=False)
-        return np.array(part, order="C").view(dtype.np)
-
-    return read
-
-
-def _parameter(tensor: Tensor, *_: Any) -> Tensor:
-    return tensor
-
-
-def _of_type(rebuild: Callable[..., Any], _: Any, arguments: tuple[Any, ...], *__: Any) -> Any:
-    """A tensor of a class of its own, as a plain one."""
-    return rebuild(*arguments)
-
-
-def _device_name(kind: str, index: int | None = None) -> str:
-    return kind if index is None else f"{kind}:{index}"
-
-
-def _encoded(text: str, encoding: str) -> bytes:
-    """How pickles of Python 2 spell bytes."""
-    return text.encode(encoding)
-
-
-class _NumpyType:
-    """A type of NumPy, as far as numbers of it need it."""
-
-    def __init__(self, code: str, *_: Any) -> None:
-        self.code = code
-
-    def __setstate__(self, state: tuple[Any, ...]) -> None:
-        # What comes second is the order of bytes.
-        self.code = state[1] + self.code
-
-
-def _numpy_number(kind: _NumpyType, data: Any = b"") -> Any:
-    """A number of NumPy as one of Python."""
-    return np.frombuffer(data, kind.code)[0].item()
+        return Storage(member, dtype, size, partial(self._archive.contents, member))

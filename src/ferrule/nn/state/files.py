@@ -79,6 +79,12 @@ def replacing(path: PathLike) -> Iterator[BinaryIO]:
         unfinished.unlink(missing_ok=True)
 
 
+def in_folder(path: PathLike, *names: str) -> PathLike:
+    """The first file of these names in a folder; the path itself, if there is none or no folder."""
+    found = [Path(path) / name for name in names] if os.path.isdir(path) else []
+    return next((file for file in found if file.is_file()), path)
+
+
 def mapped(path: PathLike) -> Array:
     """The bytes of a file, read as they are used; raises `FileNotFoundError`."""
     if os.path.isdir(path):

@@ -16,6 +16,7 @@ from ferrule.nn.state.files import (
     StateError,
     check_named,
     distinct_names,
+    in_folder,
     is_index,
     lazy_tensor,
     load_shards,
@@ -89,11 +90,13 @@ def safe_save(
 def safe_load(path: PathLike, device: str | None = None) -> dict[str, Tensor]:
     """The tensors of a safetensors file, by name, each read when it is realised.
 
-    Of a model in several files, `path` is their index, `model.safetensors.index.json`.
+    Of a model in several files, `path` is their index, `model.safetensors.index.json`; it may also
+    be the folder with this or `model.safetensors`, as Hugging Face has it.
 
     Raises `FileNotFoundError`, and `StateError` for a damaged file or a dtype that ferrule does not
     have.
     """
+    path = in_folder(path, "model.safetensors", "model.safetensors.index.json")
     data = mapped(path)
     if is_index(data):
         return load_shards(path, data, lambda shard: safe_load(shard, device))
