@@ -212,9 +212,9 @@ def export(
 
     The program is what the replay used last runs, with its weights and its state of now. `format`
     is "so", "a", "ferrule", "c", "wasm" or "onnx", by default the suffix of the path; `name` is
-    that of the program's functions, by default the file's. Other options are those of the format: `targets` and `threads`
-    of `so`, `a` and `ferrule`, `weights` and `target` of `c`, those of `ferrule.onnx.export` for
-    `onnx`.
+    that of the program's functions, by default the file's. Other options are those of the format:
+    `targets` and `threads` of `so`, `a` and `ferrule`, `weights` and `target` of `c`, those of
+    `ferrule.onnx.export` for `onnx`.
 
     What was written is compared with the captured function before this returns.
 
