@@ -1,19 +1,23 @@
-"""Rules of control flow: choices and loops, whose branches and bodies are graphs of their own."""
+"""Branches and loops, whose bodies are graphs of their own."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import Any, Protocol
 
 import ferrule.transforms as loops
 from ferrule.tensor import Tensor
 from ferrule.torch.registry import rule
 from ferrule.torch.values import Operand, as_tensor, result_dtype
 
-if TYPE_CHECKING:
-    from ferrule.torch.graph import Graph
-
 Values = Sequence[Operand]
+
+
+class Graph(Protocol):
+    """A branch, or the body of a loop."""
+
+    def run(self, inputs: Values) -> list[Any]:
+        """The outputs for these inputs."""
 
 
 @rule("higher_order::cond")
