@@ -722,7 +722,6 @@ ELSEWHERE = {
     "ferrule.zeros(3)": (AttributeError, r"functions are methods of tensors: Tensor\.zeros"),
     "ferrule.float32": (AttributeError, r"dtypes\.float32"),
     "ferrule.optim": (AttributeError, r"optimisers are in nn\.optim"),
-    "ferrule.autocast": (AttributeError, r"cast by hand: x\.linear\(w\.bfloat16\(\)\)"),
     "ferrule.zeroes": (AttributeError, "its names are Context, .* and those of its submodules"),
     "leaf(2).data.sub_(1)": (AttributeError, r"x\.detach\(\), which shares the memory"),
     "leaf(2).data - 1": (TypeError, r"x\.detach\(\), which shares the memory"),

@@ -89,7 +89,7 @@ def test_pieces_of_pieces() -> None:
     items, (array,) = computed(nested)
     assert len(items) == 3
     assert len({item.out.base.serial for item in items}) == 1
-    np.testing.assert_array_equal(array, expected)
+    np.testing.assert_allclose(array, expected, rtol=0, atol=1e-3)  # sums of the second size
 
 
 def test_what_reads_a_piece_reads_a_part_of_the_whole() -> None:
