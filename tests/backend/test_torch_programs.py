@@ -15,10 +15,8 @@ FOLDER = Path(__file__).parents[1] / "torch"
 LOSSES = json.loads((FOLDER / "losses.json").read_text())
 
 IMPORTS = {
-    "import torch\n": "from ferrule import Tensor as torch\n",
-    "from torch import nn, optim, tensor\n": (
-        "from ferrule import Tensor as tensor, nn\nfrom ferrule.nn import optim\n"
-    ),
+    "import torch\n": "from ferrule import torch\n",
+    "from torch import nn": "from ferrule.torch import nn",
     "from torch.nn import functional as F\n": "from ferrule.nn import functional as F\n",
     "from torch.nn.utils import": "from ferrule.nn.utils import",
     "from torch.optim.lr_scheduler import": "from ferrule.nn.optim.lr_scheduler import",
