@@ -247,7 +247,10 @@ def test_misuse_is_explained(make: Callable[[Any], LRScheduler], text: str) -> N
 def test_a_cycle_ends() -> None:
     schedule = OneCycleLR(sgd(1.0), 1.0, 2, cycle_momentum=False)
     schedule.step()
-    with pytest.raises(OptimizerError, match="step 2 is after the last of 2 steps"):
+    last = schedule.get_last_lr()
+    schedule.step()  # after the second step of the optimiser
+    assert schedule.get_last_lr() == last == [pytest.approx(1 / 25 / 1e4)]
+    with pytest.raises(OptimizerError, match="step 3 is after the last of 2 steps"):
         schedule.step()
 
 

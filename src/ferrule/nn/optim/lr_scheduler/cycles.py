@@ -69,7 +69,8 @@ class OneCycleLR(_Cycle):
     `cycle_momentum` moves the momentum, or the first of `betas`, the other way, in a tensor: make
     the schedule before the step is captured. Smith and Topin, "Super-Convergence" (2017).
 
-    Raises `OptimizerError` for a step after the last.
+    `step` may be called as often, after each step of the optimiser, and leaves the last rate then.
+    Raises `OptimizerError` for more calls.
 
     >>> from ferrule.nn.optim.lr_scheduler import OneCycleLR
     >>> from ferrule import Tensor
@@ -141,11 +142,12 @@ class OneCycleLR(_Cycle):
 
     def _between(self, points: Sequence[float], t: int) -> float:
         require(
-            t < self.total_steps, self, f"step {t} is after the last of {self.total_steps} steps"
+            t <= self.total_steps, self, f"step {t} is after the last of {self.total_steps} steps"
         )
         anneal = half_cosine if self.anneal_strategy == "cos" else line
         begin = 0.0
         phase = 0
+        t = min(t, self.total_steps - 1)
         while t > self.ends[phase]:
             begin = self.ends[phase]
             phase += 1
