@@ -235,6 +235,26 @@ def test_an_embedding_that_is_given() -> None:
     assert nn.Embedding.from_pretrained(rows, freeze=False).weight.requires_grad is True
 
 
+def test_bags_of_given_rows() -> None:
+    rows = Tensor([[1.0, 2.0], [3.0, 4.0], [9.0, 9.0]])
+    bag = nn.EmbeddingBag.from_pretrained(rows, mode="sum", padding_idx=-1)
+    assert bag(Tensor([[1, 0, 2], [1, 1, 2]])).tolist() == [[4.0, 6.0], [6.0, 8.0]]
+    assert bag.weight.requires_grad is False
+    assert (bag.num_embeddings, bag.embedding_dim) == (3, 2)
+    assert nn.EmbeddingBag.from_pretrained(rows)(Tensor([[0, 1]])).tolist() == [[2.0, 3.0]]
+    assert nn.EmbeddingBag.from_pretrained(rows, freeze=False).weight.requires_grad is True
+
+
+def test_the_causal_mask_of_a_transformer() -> None:
+    mask = nn.Transformer.generate_square_subsequent_mask(3).numpy()
+    np.testing.assert_array_equal(mask, np.triu(np.full((3, 3), -np.inf), 1))
+    layer = nn.TransformerEncoderLayer(4, 2, 8, dropout=0.0, batch_first=True)
+    encoder = nn.TransformerEncoder(layer, 1, enable_nested_tensor=False, mask_check=False)
+    x = Tensor.rand(2, 3, 4)
+    alone = encoder(x[:, :1]).numpy()
+    np.testing.assert_allclose(encoder(x, Tensor(mask)).numpy()[:, :1], alone, rtol=1e-5, atol=1e-6)
+
+
 def test_bilinear() -> None:
     layer, one, two = nn.Bilinear(3, 4, 2), random(5, 3), random(5, 4, seed=1)
     assert layer.bias is not None

@@ -135,6 +135,36 @@ class EmbeddingBag(Layer):
         self.include_last_offset = include_last_offset
         self.weight = _table(num_embeddings, embedding_dim, self.padding_idx, dtype, device)
 
+    @classmethod
+    def from_pretrained(
+        cls,
+        embeddings: Tensor,
+        freeze: bool = True,
+        max_norm: float | None = None,
+        norm_type: float = 2.0,
+        scale_grad_by_freq: bool = False,
+        mode: str = "mean",
+        include_last_offset: bool = False,
+        padding_idx: int | None = None,
+    ) -> Self:
+        """A layer with the rows of `embeddings`, which are trained only if not frozen.
+
+        >>> from ferrule import Tensor
+        >>> from ferrule.nn import EmbeddingBag
+        >>> layer = EmbeddingBag.from_pretrained(Tensor([[1.0], [3.0]]), mode="sum")
+        >>> layer(Tensor([[0, 1]])).tolist()
+        [[4.0]]
+        """
+        layer = cls.__new__(cls)
+        layer.padding_idx = _row(padding_idx, embeddings.shape[0], "EmbeddingBag")
+        layer.max_norm = max_norm
+        layer.norm_type = norm_type
+        layer.scale_grad_by_freq = scale_grad_by_freq
+        layer.mode = mode
+        layer.include_last_offset = include_last_offset
+        layer.weight = embeddings.requires_grad_(not freeze)
+        return layer
+
     @property
     def num_embeddings(self) -> int:
         """The number of rows."""

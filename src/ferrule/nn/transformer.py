@@ -190,6 +190,8 @@ def _check_layers(stack: object, layer: object, num_layers: int) -> None:
 class TransformerEncoder(Layer):
     """`num_layers` copies of a layer, one after another, and a norm at the end if there is one.
 
+    `enable_nested_tensor` and `mask_check` change nothing: there are no nested tensors.
+
     >>> from ferrule import Tensor
     >>> from ferrule.nn import TransformerEncoder, TransformerEncoderLayer
     >>> layer = TransformerEncoderLayer(d_model=8, nhead=2, dim_feedforward=16)
@@ -204,6 +206,8 @@ class TransformerEncoder(Layer):
         encoder_layer: TransformerEncoderLayer,
         num_layers: int,
         norm: Callable[[Tensor], Tensor] | None = None,
+        enable_nested_tensor: bool = True,
+        mask_check: bool = True,
     ) -> None:
         _check_layers(self, encoder_layer, num_layers)
         self.layers = ModuleList([deepcopy(encoder_layer) for _ in range(num_layers)])
@@ -293,6 +297,18 @@ class Transformer(Layer):
         decoder = TransformerDecoderLayer(*given, **place)
         self.decoder = TransformerDecoder(decoder, num_decoder_layers, norms[1])
         self._spread(dtype, device)
+
+    @staticmethod
+    def generate_square_subsequent_mask(
+        sz: int, device: str | None = None, dtype: DTypeLike | None = None
+    ) -> Tensor:
+        """The mask of causal attention, (sz, sz): 0 where a step may look, minus infinity ahead.
+
+        >>> from ferrule.nn import Transformer
+        >>> Transformer.generate_square_subsequent_mask(2).tolist()
+        [[0.0, -inf], [0.0, 0.0]]
+        """
+        return Tensor.full((sz, sz), float("-inf"), device=device, dtype=dtype).triu(1)
 
     def _spread(self, dtype: DTypeLike | None, device: str | None) -> None:
         """Every matrix anew, by Glorot's rule: the copies of a layer are alike so far."""
