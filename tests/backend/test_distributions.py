@@ -366,3 +366,33 @@ def test_expand_keeps_parameters_and_settings() -> None:
     assert made.sample().sum(-1).tolist() == [5.0, 5.0, 5.0]
     assert d.Chi2(T([1.0, 2.0])).expand((4, 2)).sample().shape == (4, 2)
     assert repr(d.Normal(T([1.0, 2.0]), 1.0)) == "Normal(loc: (2,), scale: (2,))"
+
+
+@pytest.mark.parametrize("draw", ["sample", "rsample"])
+def test_a_cached_sample_needs_no_inverse(draw: str) -> None:
+    """tanh(20) is 1 in float32, whose inverse is infinite."""
+    made = d.TransformedDistribution(d.Normal(20.0, 1e-3), [d.TanhTransform(cache_size=1)])
+    sample = getattr(made, draw)((3,))
+    assert sample.tolist() == [1.0] * 3
+    assert made.log_prob(sample).isfinite().all().item()
+    assert not made.log_prob(Tensor([1.0])).isfinite().all().item()
+    plain = d.TransformedDistribution(d.Normal(20.0, 1e-3), [d.TanhTransform()])
+    assert not plain.log_prob(getattr(plain, draw)()).isfinite().item()
+
+
+def test_a_cached_sample_has_the_same_gradients() -> None:
+    found = []
+    for size in (0, 1):
+        mean = Tensor(0.5, requires_grad=True)
+        chain = [d.AffineTransform(1.0, 2.0), d.TanhTransform(cache_size=size)]
+        made = d.TransformedDistribution(d.Normal(mean, 0.1), chain)
+        Tensor.manual_seed(3)
+        made.log_prob(made.rsample()).backward()
+        assert mean.grad is not None
+        found.append(mean.grad.item())
+    assert found[0] == pytest.approx(found[1], rel=1e-4)
+
+
+def test_a_cache_has_one_place_at_most() -> None:
+    with pytest.raises(ValueError, match="cache_size is 2"):
+        d.ExpTransform(2)

@@ -227,6 +227,8 @@ class TransformedDistribution(_Made):
         base = Independent(base_distribution, more) if more else base_distribution
         self._take_from(base, validate_args)
         self._transform = whole
+        self._last: tuple[Tensor, Tensor] | None = None
+        """The last sample's value of the base, and the sample, if transforms ask for that."""
         found = whole.forward_shape(shape)
         gained = whole.codomain.event_dim - whole.domain.event_dim
         events = max(len(base.event_shape) + gained, whole.codomain.event_dim)
@@ -247,10 +249,20 @@ class TransformedDistribution(_Made):
         return type(self)(base, self.transforms, self._not_again())
 
     def _draw(self, shape: Shape) -> Tensor:
-        return self._transform(self.base_dist._draw(self._transform.inverse_shape(shape)))
+        x = self.base_dist._draw(self._transform.inverse_shape(shape))
+        y = self._transform(x)
+        self._last = (x, y) if self._transform.cache_size else None
+        return y
+
+    def sample(self, sample_shape: Sizes = ()) -> Tensor:
+        found = super().sample(sample_shape)
+        if self._last is not None:
+            self._last = self._last[0].detach(), found
+        return found
 
     def _log_prob(self, value: Tensor) -> Tensor:
-        x = self._transform._inverse(value)
+        is_last = self._last is not None and self._last[1] is value
+        x = self._last[0] if self._last and is_last else self._transform._inverse(value)
         found = self._transform.log_abs_det_jacobian(x, value)
         more = len(self._event_shape) - self._transform.codomain.event_dim
         return self.base_dist.log_prob(x) - summed(found, more)

@@ -18,7 +18,9 @@ from ferrule.tensor import Tensor
 class Transform(ABC):
     """A function of tensors, its inverse `inv`, and `log_abs_det_jacobian(x, y)`.
 
-    `event_dim` axes at the end of an input are one value of the function.
+    `event_dim` axes at the end of an input are one value of the function. With `cache_size=1` a
+    `TransformedDistribution` keeps what its last sample was made of: `log_prob` of that sample
+    inverts nothing, so it is finite where the function is saturated.
 
     >>> from ferrule import Tensor
     >>> from ferrule.distributions.transforms import ExpTransform
@@ -30,6 +32,12 @@ class Transform(ABC):
     bijective: ClassVar[bool] = True
     domain: Constraint = constraints.real
     codomain: Constraint = constraints.real
+    cache_size: int = 0
+
+    def __init__(self, cache_size: int = 0) -> None:
+        if cache_size not in (0, 1):
+            raise ValueError(f"{type(self).__name__}: cache_size is {cache_size}; it is 0 or 1")
+        self.cache_size = cache_size
 
     @property
     def sign(self) -> int | Tensor:
@@ -95,6 +103,7 @@ class _Inverse(Transform):
     """The inverse of a transform."""
 
     def __init__(self, transform: Transform) -> None:
+        super().__init__(transform.cache_size)
         self._transform = transform
         self.domain, self.codomain = transform.codomain, transform.domain
 
@@ -172,7 +181,8 @@ class PowerTransform(Transform):
     domain = constraints.positive
     codomain = constraints.positive
 
-    def __init__(self, exponent: Parameter) -> None:
+    def __init__(self, exponent: Parameter, cache_size: int = 0) -> None:
+        super().__init__(cache_size)
         self.exponent = exponent
 
     @property
@@ -294,7 +304,10 @@ class AffineTransform(Transform):
     7.0
     """
 
-    def __init__(self, loc: Parameter, scale: Parameter, event_dim: int = 0) -> None:
+    def __init__(
+        self, loc: Parameter, scale: Parameter, event_dim: int = 0, cache_size: int = 0
+    ) -> None:
+        super().__init__(cache_size)
         self.loc = loc
         self.scale = scale
         self.domain = constraints.independent(constraints.real, event_dim)
@@ -410,7 +423,10 @@ class ReshapeTransform(Transform):
     (3, 2, 2)
     """
 
-    def __init__(self, in_shape: Sequence[int], out_shape: Sequence[int]) -> None:
+    def __init__(
+        self, in_shape: Sequence[int], out_shape: Sequence[int], cache_size: int = 0
+    ) -> None:
+        super().__init__(cache_size)
         if prod(in_shape) != prod(out_shape):
             raise ValueError(
                 f"ReshapeTransform: {tuple(in_shape)} and {tuple(out_shape)} differ in their sizes"
@@ -446,7 +462,10 @@ class IndependentTransform(Transform):
     3.0
     """
 
-    def __init__(self, base_transform: Transform, reinterpreted_batch_ndims: int) -> None:
+    def __init__(
+        self, base_transform: Transform, reinterpreted_batch_ndims: int, cache_size: int = 0
+    ) -> None:
+        super().__init__(max(cache_size, base_transform.cache_size))
         self._base, self._dims = base_transform, reinterpreted_batch_ndims
         self.domain = constraints.independent(base_transform.domain, self._dims)
         self.codomain = constraints.independent(base_transform.codomain, self._dims)
@@ -485,8 +504,9 @@ class ComposeTransform(Transform):
     1.0
     """
 
-    def __init__(self, parts: Sequence[Transform]) -> None:
+    def __init__(self, parts: Sequence[Transform], cache_size: int = 0) -> None:
         self.parts = list(parts)
+        super().__init__(max([cache_size, *(part.cache_size for part in self.parts)]))
         # The axes of a value at the input and at the output.
         before, after = 0, 0
         for part in reversed(self.parts):
