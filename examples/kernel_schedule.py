@@ -21,6 +21,7 @@ from ferrule.codegen.linearizer import Linearizer
 from ferrule.codegen.lower import lower
 from ferrule.codegen.opt import Opt, apply_opts
 from ferrule.device import Compiled
+from ferrule.engine.realize import run
 from ferrule.schedule import create_schedule
 
 # Tiles of 4 rows and 16 columns, whose sums stay in registers while the terms go by.
@@ -51,8 +52,12 @@ def main(arguments: Sequence[str] | None = None) -> Result:
     left, right = draw.normal(size=(2, size, size)).astype(np.float32)
     device = Device["CPU"]
     assert isinstance(device, Compiled)
-    # The graph is cut into kernels. Here it is one, and the first of its buffers is written.
-    (item,) = create_schedule([(Tensor(left, device="CPU") @ Tensor(right, device="CPU")).lazydata])
+    # The graph is cut into kernels. One makes the product; others would be of writes to other
+    # tensors, such as statistics of batches, that have waited for a schedule to be run.
+    product = (Tensor(left, device="CPU") @ Tensor(right, device="CPU")).lazydata
+    items = create_schedule([product])
+    run(items)
+    (item,) = [item for item in items if item.out is product.realized]
     kernel = lower(item.ast, "product")
     print(show(kernel))
     print(show(apply_opts(kernel, TILES)))

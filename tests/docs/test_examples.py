@@ -8,6 +8,8 @@ from types import ModuleType
 import numpy as np
 import pytest
 
+from ferrule import Tensor
+
 EXAMPLES = Path(__file__).parents[2] / "examples"
 
 
@@ -107,10 +109,13 @@ def test_fit_motion() -> None:
 
 
 def test_kernel_schedule(capsys: pytest.CaptureFixture[str]) -> None:
+    waiting = Tensor.ones(4, device="CPU").contiguous().realize()
+    waiting.assign(waiting + 1)  # other programs of the process may leave writes, too
     result = load("kernel_schedule").main(["--size", "64"])
     assert list(result.products) == ["no schedule", "this schedule", "ferrule's"]
     for product in result.products.values():
         np.testing.assert_allclose(product, result.expected, rtol=1e-4, atol=1e-4)
+    assert waiting.tolist() == [2.0] * 4
     assert "for i0.1.i in 16 vector:" in capsys.readouterr().out
 
 
