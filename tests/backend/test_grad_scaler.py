@@ -34,6 +34,24 @@ def state_of(optimizer: Any) -> list[np.ndarray]:
     return [tensor.numpy() for state in optimizer.state for tensor in state.values()]
 
 
+@pytest.mark.parametrize("place", [0, 1])
+@pytest.mark.parametrize("value", [math.inf, math.nan])
+def test_one_element_of_one_gradient_leaves_the_whole_step_out(place: int, value: float) -> None:
+    params = weights()
+    before = [param.numpy() for param in params]
+    optimizer = nn.optim.SGD(params, lr=0.1)
+    scaler = GradScaler(init_scale=256.0)
+    factors = [np.ones(param.shape, np.float32) for param in params]
+    factors[place][1, 2] = value
+    losses = [(param * Tensor(factor)).sum() for param, factor in zip(params, factors, strict=True)]
+    scaler.scale(losses[0] + losses[1]).backward()
+    scaler.step(optimizer)
+    scaler.update()
+    assert scaler.get_scale() == 128.0
+    for param, was in zip(params, before, strict=True):
+        np.testing.assert_array_equal(param.numpy(), was)
+
+
 @pytest.mark.parametrize("captured", [False, True], ids=["plain", "captured"])
 @pytest.mark.parametrize("name", OPTIMIZERS)
 def test_a_step_is_the_optimisers_own_or_none(name: str, captured: bool) -> None:

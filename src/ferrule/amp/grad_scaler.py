@@ -109,7 +109,7 @@ class GradScaler:
             )
         finite = []
         with Tensor.no_grad():
-            # In float64, since the inverse of a scale below 2**-126 is no normal float32.
+            # In float64, since a target may compute inverses of float32 inexactly.
             inverse = self._scale.cast(dtypes.float64).reciprocal()
             factor = inverse.cast(dtypes.float32).reshape(())
             for param in optimizer.params:
