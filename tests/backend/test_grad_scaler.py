@@ -34,6 +34,12 @@ def state_of(optimizer: Any) -> list[np.ndarray]:
     return [tensor.numpy() for state in optimizer.state for tensor in state.values()]
 
 
+def test_a_scaler_that_is_off_needs_no_device() -> None:
+    scaler = GradScaler("no such device", enabled=False)
+    assert scaler.scale(Tensor([2.0])).tolist() == [2.0]
+    assert scaler.get_scale() == 1.0
+
+
 @pytest.mark.parametrize("place", [0, 1])
 @pytest.mark.parametrize("value", [math.inf, math.nan])
 def test_one_element_of_one_gradient_leaves_the_whole_step_out(place: int, value: float) -> None:

@@ -34,6 +34,10 @@ def test_functions_are_those_of_tensors() -> None:
     assert torch.nn is nn
     assert torch.optim is nn.optim
     assert torch.autocast is ferrule.autocast
+    assert isinstance(x.shape, torch.Size)
+    assert torch.full((1,), -torch.inf).item() == -torch.inf
+    assert torch.finfo(torch.float16).max == 65504
+    assert torch.iinfo(torch.int8).min == -128
     assert {"zeros", "float32", "nn", "device", "from_exported"} <= set(dir(torch))
 
 

@@ -69,6 +69,7 @@ class GradScaler:
                 f"GradScaler: backoff_factor is {backoff_factor}; it must be between 0 and 1"
             )
         self._enabled = enabled
+        device = device if enabled else None  # programs name one that may not be there
         self._growth_factor = growth_factor
         self._backoff_factor = backoff_factor
         self._growth_interval = growth_interval

@@ -6,11 +6,13 @@ modes of recording, files.
 
 from __future__ import annotations
 
+from math import e, inf, nan, pi
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, Final, final
 
 from ferrule import amp, distributions, fft, nn
+from ferrule.array_api import finfo, iinfo
 from ferrule.autograd import is_recording, no_grad
 from ferrule.base.containers import leaves
 from ferrule.base.helpers import no_attribute
@@ -194,6 +196,7 @@ def load(
 
 _OWN: Final[dict[str, Any]] = {
     **{"Tensor": Tensor, "tensor": Tensor, "device": device, "dtype": DType, "cuda": cuda},
+    **{"Size": tuple, "finfo": finfo, "iinfo": iinfo, "e": e, "inf": inf, "nan": nan, "pi": pi},
     **{"as_tensor": as_tensor, "is_tensor": is_tensor, "is_grad_enabled": is_grad_enabled},
     **{"inference_mode": inference_mode, "set_grad_enabled": set_grad_enabled},
     **{"save": save, "load": load, "amp": amp, "autocast": amp.autocast, "autograd": autograd},
