@@ -121,6 +121,41 @@ def test_a_product_whose_result_is_not_quantised_gives_floats() -> None:
     np.testing.assert_array_equal(model(x).numpy(), expected)
 
 
+@pytest.mark.parametrize("near", ["alpha", "beta", "bias scale", "two readers", "scale by column"])
+def test_what_is_nearly_a_product_of_integers_is_computed_as_it_stands(near: str) -> None:
+    rng = np.random.default_rng(1)
+    w = rng.integers(-128, 128, (40, 24)).astype(np.int8)
+    b = rng.integers(-5000, 5000, 24).astype(np.int32)
+    by_column = near == "scale by column"
+    xs = rng.uniform(0.01, 0.03, 40).astype(np.float32) if by_column else np.float32(0.02)
+    values: dict[str, Any] = {
+        "xs": np.asarray(xs), "xz": np.full(np.shape(xs), 120, np.uint8),
+        "ws": np.float32(0.015), "wz": np.int8(0), "ys": np.float32(0.11), "yz": np.uint8(60),
+        "bs": np.float32(0.02 * 0.015 * (2 if near == "bias scale" else 1)), "bz": np.int32(0),
+    }  # fmt: skip
+    factors: dict[str, Any] = {near: 0.5} if near in ("alpha", "beta") else {}
+    nodes = [
+        quantize("x", "x"), dequantize("x_q", "x", "xd"), dequantize("w", "w", "wd"),
+        dequantize("b", "b", "bd", 0),
+        helper.make_node("Gemm", ["xd", "wd", "bd"], ["p"], **factors),
+        quantize("p", "y"), dequantize("p_q", "y", "pd"),
+        helper.make_node("Add", ["pd", "p" if near == "two readers" else "none"], ["y"]),
+    ]  # fmt: skip
+    weights = {**values, "w": w, "b": b, "none": np.zeros(1, np.float32)}
+    made = proto(
+        nodes, [["n", 40], ["n", 24]], {name: np.asarray(v) for name, v in weights.items()}
+    )
+    x = rng.standard_normal((9, 40)).astype(np.float32)
+    q = np.clip(np.round(x / xs) + 120, 0, 255) - 120
+    product = (q * xs).astype(np.float64) @ (w * np.float64(values["ws"]))
+    bias = b * np.float64(values["bs"])
+    p = factors.get("alpha", 1) * product + factors.get("beta", 1) * bias
+    rounded = (np.clip(np.round(p / values["ys"]) + 60, 0, 255) - 60) * values["ys"]
+    expected = rounded + (p if near == "two readers" else 0)
+    found = load(made.SerializeToString())(x).numpy()
+    np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-3)
+
+
 def test_a_bias_in_other_units_is_added_after_the_sums_are_scaled() -> None:
     values = numbers("uint8", "int8", 1, 120)
     w = RNG.integers(-128, 128, (40, 24)).astype(np.int8)
