@@ -302,3 +302,25 @@ def test_the_tree_of_a_model() -> None:
         "Small(\n  size=3\n  (fc): Linear(in_features=3, out_features=2, bias=True)\n"
         "  (act): ReLU()\n)"
     )
+
+
+def test_an_average_starts_without_gradients_and_leaves_those_of_the_model() -> None:
+    model = nn.Linear(2, 1)
+    model(Tensor.ones(1, 2)).sum().backward()
+    average = nn.optim.swa_utils.AveragedModel(model)
+    assert all(parameter.grad is None for parameter in average.parameters())
+    assert model.weight.grad is not None
+
+
+def test_an_average_takes_a_shared_weight_once() -> None:
+    """Twice would move it twice."""
+    model = nn.Sequential(nn.Linear(1, 1, bias=False), nn.Linear(1, 1, bias=False))
+    model[1].weight = model[0].weight
+    half = nn.optim.swa_utils.get_ema_multi_avg_fn(0.5)
+    model[0].weight.assign([[0.0]])
+    average = nn.optim.swa_utils.AveragedModel(model, multi_avg_fn=half)
+    for value in (0.0, 4.0):
+        model[0].weight.assign([[value]])
+        average.update_parameters(model)
+    assert average.module[0].weight.tolist() == [[2.0]]
+    assert average.module[1].weight is average.module[0].weight
