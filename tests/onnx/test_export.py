@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from types import FunctionType
 from typing import Any
 
 import numpy as np
@@ -660,3 +661,45 @@ def test_random_programs(programs: int) -> None:
 
         exported = export(function, None, *[Tensor(array) for array in arrays])
         assert exported.checked_by.startswith("ONNX Runtime")
+
+
+def test_names_of_methods_are_no_names_of_weights() -> None:
+    """A global that is called as a method of something else is not searched for tensors."""
+
+    class Searched(dict[str, object]):
+        def items(self) -> Any:
+            raise AssertionError("it is not used")
+
+    def step(x: Tensor) -> Tensor:
+        with Tensor.train():
+            return x * weight  # type: ignore[name-defined]  # noqa: F821
+
+    scope = {"Tensor": Tensor, "weight": floats(3), "train": Searched()}
+    exported = export(FunctionType(step.__code__, scope), None, floats(3))
+    assert [tensor.name for tensor in exported.proto.graph.initializer] == ["weight"]
+
+
+def test_a_function_may_call_a_captured_one() -> None:
+    layers = [nn.Linear(4, 4) for _ in range(3)]
+    optimizer = nn.optim.Adam(nn.state.get_parameters(layers))
+
+    @TinyJit
+    def train(x: Tensor) -> Tensor:
+        with Tensor.train():
+            optimizer.zero_grad()
+            for layer in layers:
+                x = layer(x)
+            loss = x.sum().backward()
+            optimizer.step()
+        return loss
+
+    scope = {"Tensor": Tensor, "train": train}
+    exec("def step(x):\n    return train(x)\n", scope)
+    for _ in range(3):
+        train(floats(2, 4))
+    assert len(export(scope["step"], None, floats(2, 4)).states) > 6
+
+
+def test_a_model_needs_an_output() -> None:
+    with pytest.raises(OnnxError, match="gives no tensors and changes none"):
+        export(lambda x: None, None, floats(3))

@@ -12,6 +12,7 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 
 from ferrule.autograd import TracedValue
+from ferrule.base.config import Context
 from ferrule.base.containers import leaves
 from ferrule.base.records import dataclass
 from ferrule.engine.random import streams
@@ -119,7 +120,8 @@ def export(
     Without a path nothing is written.
 
     Raises `OnnxError` that lists the operations that ONNX cannot express; if the function reads
-    values of its arguments; if results differ by more than `tolerance` of the largest number.
+    values of its arguments; if it gives and changes no tensors; if results differ by more than
+    `tolerance` of the largest number.
 
     >>> import ferrule
     >>> from ferrule import Tensor, nn
@@ -170,7 +172,7 @@ def export(
 
 def _expected(bound: Bound, reached: Reached) -> _Expected:
     given = {tensor._cell: name for name, tensor in bound.tensors().items()}
-    with restored(reached) as written:
+    with restored(reached) as written, Context(JIT=0):  # what replays write is not seen
         before = {stream: stream.node for stream in streams()}
         results = [leaf for leaf in leaves(bound.call()) if isinstance(leaf, Tensor)]
         arrays = [np.array(result.numpy()) for result in results]
@@ -227,6 +229,8 @@ def _written(trace: Trace, opset: int | None) -> tuple[Any, list[tuple[str, str]
         known[node] = Value(own, node.dtype, node.shape)
         weights[own] = node
     ports = [*trace.outputs, *[after for _, after in trace.states]]
+    if not ports:
+        raise OnnxError("the function gives no tensors and changes none: a model needs an output")
     planner = Planner(trace.calls, known)
     planner.plan([port.node for port in ports])
     newest = max(planner.needs_opset, default=_OLDEST)

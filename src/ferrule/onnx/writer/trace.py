@@ -20,9 +20,10 @@ from ferrule.ir.buffer import Buffer
 from ferrule.ir.expr import BoundVariable, Variable, required, sint
 from ferrule.ir.lazy import LazyBuffer
 from ferrule.ir.storage import Storage
-from ferrule.jit import TinyJit
+from ferrule.jit import BoundJit, TinyJit
 from ferrule.jit.before import compute_lazy
 from ferrule.jit.hooks import code_of
+from ferrule.jit.names import names_of
 from ferrule.jit.state import State
 from ferrule.nn.state import get_state_dict
 from ferrule.nn.state.model import holder_of, parts_of
@@ -227,11 +228,13 @@ def _models(function: Callable[..., Any]) -> dict[str, Any]:
     if not inspect.isfunction(function):
         return {"": getattr(function, "__self__", function)}
     variables = inspect.getclosurevars(function)
-    found = {**variables.globals, **variables.nonlocals}
+    # Names of attributes are among them, too: `Tensor.train()` does not use a global `train`.
+    used = names_of(function.__code__)[0].everything()
+    found = {**{k: v for k, v in variables.globals.items() if k in used}, **variables.nonlocals}
     return {
         name: value
         for name, value in found.items()
-        if not isinstance(value, type) and not inspect.ismodule(value)
+        if not isinstance(value, type | TinyJit | BoundJit) and not inspect.ismodule(value)
     }
 
 
