@@ -445,7 +445,7 @@ class _Builder:
         saved: list[Copy] = []
         copies: list[Copy] = []
         for copy in self._copies:
-            if copy.to == copy.source:
+            if copy.to == copy.source or not copy.to.nbytes:
                 continue
             if copy.source.block in targets:
                 aside = self._new_scratch(copy.source.nbytes)
@@ -459,7 +459,8 @@ class _Builder:
         """The program."""
         replay = self._replay
         self._add_inputs()
-        steps = [self._step(run) for run in self._runs]
+        every = map(self._step, self._runs)
+        steps = [one for one in every if isinstance(one, Kernel) or one.to.nbytes]
         effects = [spec for effect in replay.outcome.effects for spec in self._leave(effect)]
         results = [
             self._result(name, self._tensor_at(name, leaf))

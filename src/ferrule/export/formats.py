@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import os
 import tempfile
 from collections.abc import Callable, Sequence
@@ -9,6 +10,7 @@ from pathlib import Path
 from typing import Any, Final, TypeAlias, final
 
 from ferrule.base.records import dataclass
+from ferrule.device.capture import is_capturing
 from ferrule.export import native
 from ferrule.export.c import c_program
 from ferrule.export.captured import exported_program
@@ -66,31 +68,37 @@ Write: TypeAlias = Callable[..., Written]
 others beside it, and compares them with the captured function before it returns."""
 
 
-def _so(step: Step, path: Path, name: str, **options: Any) -> Written:
+Targets: TypeAlias = str | Sequence[str]
+
+
+def _so(
+    step: Step, path: Path, name: str, targets: Targets = native.NATIVE, threads: bool = False
+) -> Written:
     """A shared library, its header in C, and its loader in Python."""
-    program = native.native_program(step, name, **options)
-    verified = _verified(step, name, program, **options)
+    program, verified = _native(step, name, targets, threads)
     native.write_library(program, path)
     header, loader = path.with_suffix(".h"), path.with_suffix(".py")
-    header.write_text(program.header())
-    loader.write_text(program.loader(path.name))
+    header.write_text(program.header(), "utf-8")
+    loader.write_text(program.loader(path.name), "utf-8")
     return Written((path, header, loader), len(program.program.steps), verified)
 
 
-def _a(step: Step, path: Path, name: str, **options: Any) -> Written:
+def _a(
+    step: Step, path: Path, name: str, targets: Targets = native.NATIVE, threads: bool = False
+) -> Written:
     """An archive of object files, and its header in C."""
-    program = native.native_program(step, name, **options)
-    verified = _verified(step, name, program, **options)
+    program, verified = _native(step, name, targets, threads)
     native.write_static_library(program, path)
     header = path.with_suffix(".h")
-    header.write_text(program.header())
+    header.write_text(program.header(), "utf-8")
     return Written((path, header), len(program.program.steps), verified)
 
 
-def _ferrule(step: Step, path: Path, name: str, **options: Any) -> Written:
+def _ferrule(
+    step: Step, path: Path, name: str, targets: Targets = native.NATIVE, threads: bool = False
+) -> Written:
     """A file for `ferrule.load`."""
-    program = native.native_program(step, name, **options)
-    verified = _verified(step, name, program, **options)
+    program, verified = _native(step, name, targets, threads)
     native.write_program(program, path)
     return Written((path,), len(program.program.steps), verified)
 
@@ -108,8 +116,8 @@ def _c(step: Step, path: Path, name: str, weights: str = "c", target: str = "nat
         run, how = trial_of_c(made, shared, kernels, chosen, Path(folder))
         verified = f"{verify(step, program, run, _TOLERANCE)} ({how})"
     files = [path, path.with_name(f"{shared.name}.h")]
-    path.write_text(made.source)
-    files[1].write_text(made.header)
+    path.write_text(made.source, "utf-8")
+    files[1].write_text(made.header, "utf-8")
     if made.weights is not None:
         files.append(path.with_name(f"{shared.name}.bin"))
         files[2].write_bytes(made.weights)
@@ -124,7 +132,7 @@ def _wasm(step: Step, path: Path, name: str) -> Written:
     verified = f"{verify(step, program, run, _TOLERANCE)} ({how})"
     loader = path.with_suffix(".mjs")
     path.write_bytes(made.module)
-    loader.write_text(LOADER.read_text())
+    loader.write_text(LOADER.read_text("utf-8"), "utf-8")
     return Written((path, loader), len(program.steps), verified)
 
 
@@ -149,20 +157,18 @@ def _onnx(step: Step, path: Path, name: str, args: Sequence[Any] = (), **options
     return Written(tuple(files), sum(made.operators.values()), verified)
 
 
-def _verified(
-    step: Step,
-    name: str,
-    program: native.NativeProgram,
-    targets: Sequence[str] = (native.NATIVE,),
-    **options: Any,
-) -> str:
-    """Compares the kernels for each target with the replay, and says what was found."""
+def _native(
+    step: Step, name: str, targets: Targets, threads: bool
+) -> tuple[native.NativeProgram, str]:
+    """The native code of a program; its kernels for each target are compared with the replay."""
+    wanted = [targets] if isinstance(targets, str) else list(dict.fromkeys(targets))
+    program = native.native_program(step, name, wanted, threads)
     found: dict[str, str] = {}
     with tempfile.TemporaryDirectory(prefix="ferrule-") as folder:
-        for target in dict.fromkeys(targets):
+        for target in wanted:
             one = program
-            if len(program.variants) > 1:
-                one = native.native_program(step, name, (target,), **options)
+            if len(wanted) > 1:
+                one = native.native_program(step, name, (target,), threads)
             path = Path(folder) / f"{target}.ferrule"
             native.write_program(one, path)
             try:
@@ -174,8 +180,8 @@ def _verified(
             tolerance = 0.0 if target == native.NATIVE else _TOLERANCE
             found[target] = str(verify(step, one.program, run, tolerance))
     if len(found) == 1:
-        return next(iter(found.values()))
-    return "; ".join([f"{target}: {text}" for target, text in found.items()])
+        return program, next(iter(found.values()))
+    return program, "; ".join([f"{target}: {text}" for target, text in found.items()])
 
 
 _TOLERANCE: Final = 1e-3
@@ -193,11 +199,15 @@ FORMATS: Final[dict[str, Write]] = {
 """The function of each format, by its name, which is the suffix of its files too."""
 
 
-def _is_an_export(file: Path, beside: Path) -> bool:
-    """Whether a file that an export writes beside the main one is of an earlier export."""
-    if file.suffix in (".h", ".mjs", ".py"):
-        return b"exported by ferrule" in file.read_bytes()[:200]
-    return beside.exists()
+def _is_an_export(file: Path, main: Path) -> bool:
+    """Whether the file in the place of one that an export writes is of an earlier export.
+
+    It is if its text says so. Data has no text: the main one is what the caller asks to replace,
+    and others are of the main file that is there.
+    """
+    if file.suffix in (".c", ".h", ".mjs", ".py"):
+        return b"exported by ferrule" in file.read_bytes()[:1000]
+    return file.is_file() and main.exists()
 
 
 def export(
@@ -219,20 +229,42 @@ def export(
     What was written is compared with the captured function before this returns.
 
     Raises `ExportError` for a function that is not captured yet or that does what a program cannot,
-    for an unknown format, and where another file has the name of a header or a loader; `OSError`
-    where the files cannot be written.
+    within a captured function, for an unknown format, and where another file has the name of a
+    source, a header or a loader; `TypeError` for an option that the format has not; `OSError` where
+    the files cannot be written.
+
+    >>> import tempfile
+    >>> from ferrule import Tensor, TinyJit
+    >>> from ferrule.export import export
+    >>> double = TinyJit(lambda x: x * 2)
+    >>> for i in range(3):
+    ...     y = double(Tensor([i], device="CPU"))
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     exported = export(double, f"{folder}/double.ferrule")
+    >>> exported.format, exported.path.name, exported.steps
+    ('ferrule', 'double.ferrule', 1)
     """
+    if is_capturing():
+        raise ExportError("a captured function calls export, and replays would not: call it after")
     path = Path(path)
     kind = path.suffix.removeprefix(".") if format is None else format
     if kind not in FORMATS:
         known = ", ".join(FORMATS)
         raise ExportError(f"no format is called {kind!r}; there are {known}: export(path, format)")
+    write = FORMATS[kind]
+    known_options = inspect.signature(write).parameters
+    for option in options:
+        if option not in known_options and "options" not in known_options:
+            names = ", ".join([*known_options][3:]) or "none"
+            raise TypeError(f"the format {kind!r} has no option {option!r}; it has {names}")
     # Other programs may use files of these names now: new ones take their places at the end.
     with tempfile.TemporaryDirectory(prefix=".export-", dir=path.parent) as folder:
-        written = FORMATS[kind](step, Path(folder) / path.name, name or path.stem, **options)
+        written = write(step, Path(folder) / path.name, name or path.stem, **options)
         files = [path.with_name(file.name) for file in written.files]
-        for file in files[1:]:
-            if file.exists() and not _is_an_export(file, beside=path):
+        if len(set(files)) < len(files):
+            raise ExportError(f"{path} is the name of the header or the loader, too: take another")
+        for file in files:
+            if file.exists() and not _is_an_export(file, path):
                 raise ExportError(
                     f"{file} is there, and is no part of an exported program: move it, or export "
                     "under another name"

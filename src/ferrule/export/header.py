@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from ast import literal_eval
 from collections.abc import Sequence
 from string import Template
 from typing import Any, Final
@@ -15,7 +17,7 @@ from ferrule.export.interface import (
     c_type,
     shape_text,
 )
-from ferrule.export.program import TensorSpec
+from ferrule.export.program import ExportError, TensorSpec
 from ferrule.ir.expr import Expr, Variable, as_expr, sint
 
 _HEADER: Final = """\
@@ -138,7 +140,7 @@ def header(shared: Interface, what: str, threads: bool) -> str:
 
 
 def _upper(name: str) -> str:
-    return "".join([letter if letter.isalnum() else "_" for letter in name]).upper()
+    return re.sub(r"\W", "_", name, flags=re.ASCII).upper()
 
 
 def _parameter(one: Parameter) -> str:
@@ -172,20 +174,27 @@ import numpy as np
 
 # Of each tensor: name, dtype, place, first byte, bytes of its memory, shape and strides.
 ARGUMENTS = [$ARGUMENTS]
+CHANGED = $CHANGED
 RESULTS = [$RESULTS]
 STATES = [$STATES]
 SIZES = $SIZES
 
 
 class $CLASS:
-    "An instance of the program. `states` are arrays in its memory, by name."
+    "An instance of the program."
+
+    _instance = None
 
     def __init__(self, path=Path(__file__).with_name($FILE_TEXT)):
         self._library, self._instance = ctypes.CDLL(str(path)), ctypes.c_void_p()
         for function in (self._library.${NAME}_error_string, self._library.${NAME}_state):
             function.restype = ctypes.c_void_p
         self._check(self._library.${NAME}_create(ctypes.byref(self._instance)))
-        self.states = {row[0]: _array(row, [*self._memory()[::-1]], {}) for row in STATES}
+
+    @property
+    def states(self):
+        "The states by name: arrays in the memory of the instance, which they keep alive."
+        return {row[0]: _array(row, self._memory()[::-1], {}) for row in STATES}
 
     def _check(self, error):
         if error:
@@ -195,25 +204,41 @@ class $CLASS:
     def _memory(self):
         found = [self._library.${NAME}_state(self._instance, n) for n in range(len(STATES))]
         memory = [(ctypes.c_uint8 * row[4]).from_address(a) for a, row in zip(found, STATES)]
+        for one in memory:
+            one.program = self
         return [np.frombuffer(one, np.uint8) for one in memory]
 
     def __call__(self, *arguments, **sizes):
         "The results of the program on arrays; its sizes are keywords."
+        if len(arguments) != len(ARGUMENTS) or sizes.keys() != SIZES.keys():
+            names = [row[0] for row in ARGUMENTS]
+            raise TypeError(f"$NAME takes {names} and the sizes {[*SIZES]}")
         for name, (low, high) in SIZES.items():
             if not low <= sizes[name] <= high:
                 raise ValueError(f"{name} is {sizes[name]}, not from {low} to {high}")
         memory = [np.zeros(nbytes, np.uint8) for nbytes in $MEMORY]
-        for row, argument in zip(ARGUMENTS, arguments, strict=True):
-            _array(row, memory, sizes)[...] = argument
+        for row, argument in zip(ARGUMENTS, arguments):
+            room = _array(row, memory, sizes)
+            # Numbers of Python have no dtype yet.
+            given = np.asarray(argument, None if hasattr(argument, "dtype") else row[1])
+            if given.shape != room.shape:
+                raise ValueError(f"{row[0]} has the shape {given.shape}, and not {room.shape}")
+            if not np.can_cast(given.dtype, room.dtype, "same_kind"):
+                raise TypeError(f"{row[0]} has the dtype {given.dtype}, and not {room.dtype}")
+            room[...] = given
         pointers = (ctypes.c_void_p * $N_POINTERS)(*[part.ctypes.data for part in memory])
         numbers = (ctypes.c_int64 * $N_SIZES)(*[sizes[name] for name in SIZES])
         self._check(self._library.${NAME}_run_tensors(self._instance, pointers, numbers))
+        for row, argument in zip(ARGUMENTS, arguments):
+            if row[0] in CHANGED and isinstance(argument, np.ndarray):
+                argument[...] = _array(row, memory, sizes)
         states = [part.copy() for part in self._memory()]
         r = [_array(row, [*memory, *states[::-1]], sizes) for row in RESULTS]
         return $TEMPLATE
 
     def __del__(self):
-        self._library.${NAME}_destroy(self._instance)
+        if self._instance:
+            self._library.${NAME}_destroy(self._instance)
 
 
 def _array(row, memory, sizes):
@@ -242,6 +267,7 @@ def loader(shared: Interface, file: str) -> str:
         ARGUMENTS=rows[0],
         RESULTS=rows[1],
         STATES=rows[2],
+        CHANGED=repr([spec.name for spec in program.changed]),
         SIZES=repr(bounds),
         MEMORY=repr(nbytes),
         N_POINTERS=max(len(nbytes), 1),
@@ -276,6 +302,17 @@ def numpy_name(spec: TensorSpec) -> str:
     return spec.dtype.name if is_numpys else f"uint{8 * spec.dtype.itemsize}"
 
 
+def key_text(key: Any) -> str:
+    """The key of a result as an expression of Python; `ExportError` if it is no literal."""
+    text = repr(key)
+    try:
+        if literal_eval(text) == key:
+            return text
+    except (SyntaxError, ValueError):
+        pass
+    raise ExportError(f"the key {key!r} of a result is no text or number: use one that is")
+
+
 def _template_text(template: Any) -> str:
     """An expression for what the function returns, in which `r` are the results."""
     if isinstance(template, list):
@@ -283,6 +320,6 @@ def _template_text(template: Any) -> str:
     if isinstance(template, tuple):
         return f"({''.join([f'{_template_text(part)}, ' for part in template])})"
     if isinstance(template, dict):
-        pairs = [f"{key!r}: {_template_text(part)}" for key, part in template.items()]
+        pairs = [f"{key_text(key)}: {_template_text(part)}" for key, part in template.items()]
         return f"{{{', '.join(pairs)}}}"
     return "None" if template is None else f"r[{template}]"

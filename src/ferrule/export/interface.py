@@ -45,8 +45,23 @@ alignas alignof and asm auto bool break case catch char class const constexpr co
 delete do double else enum export extern false float for friend goto if inline int long mutable
 namespace new not nullptr operator or private protected public register restrict return self short
 signed sizeof sizes static struct switch template tensors this throw true try typedef typeof union
-unsigned using virtual void volatile while xor instance
+unsigned using virtual void volatile while xor instance NULL linux unix
 """
+_LIBRARY: Final = """
+abort abs access acos acosh alarm asctime asin asinh assert atan atan2 atanh atof atoi atol bind
+bsearch calloc cbrt ceil clock close connect copysign cos cosh ctime difftime div dup environ erf
+erfc errno exit exp exp2 expm1 fabs fclose fdim feof fflush fgetc fgets floor fma fmax fmin fmod
+fopen fork fprintf fputc fputs fread free freopen frexp fseek ftell fwrite gamma getc getchar
+getenv gets gmtime hypot ilogb index ioctl isalnum isalpha j0 j1 jn kill labs ldexp lgamma link
+listen localtime log log10 log1p log2 logb longjmp lrint lround main malloc memchr memcmp memcpy
+memmove memset mktime modf nan nearbyint nextafter nice open pause perror pipe poll pow printf putc
+putchar puts qsort raise rand random read realloc recv remainder remove remquo rename rewind rindex
+rint round scanf select send setbuf setjmp signal sin sinh sleep socket sprintf sqrt srand sscanf
+stat stderr stdin stdout strcat strchr strcmp strcpy strlen strtod strtok strtol sync system tan
+tanh tgamma time times tmpfile tolower toupper trunc umask uname ungetc unlink va_list vprintf wait
+write y0 y1 yn int8_t int16_t int32_t int64_t uint8_t uint16_t uint32_t uint64_t size_t
+"""
+"""Names in the headers of C and POSIX; programs that include these have no types of that name."""
 
 
 def c_type(dtype: DType) -> str:
@@ -59,6 +74,16 @@ def c_name(text: str) -> str:
     name = re.sub(r"\W", "_", text, flags=re.ASCII).strip("_") or "program"
     name = f"_{name}" if name[0].isdigit() else name
     return f"{name}_" if name in _KEYWORDS.split() else name
+
+
+def program_name(text: str) -> str:
+    """The name of a program in C, which is that of its type.
+
+    >>> program_name("my-net"), program_name("log")
+    ('my_net', 'log_')
+    """
+    name = c_name(text)
+    return f"{name}_" if name in _LIBRARY.split() else name
 
 
 @final
@@ -87,7 +112,7 @@ class Interface:
 
     def __init__(self, program: ExportedProgram, name: str) -> None:
         self.program = program
-        self.name = c_name(name)
+        self.name = program_name(name)
         kinds = (BlockKind.ARGUMENT, BlockKind.RESULT)
         specs = {spec.cell.block: spec for spec in (*program.results, *program.arguments)}
         taken = {c_name(variable.name) for variable in program.variables}

@@ -10,6 +10,7 @@ This module imports NumPy, and nothing else of ferrule.
 
 from __future__ import annotations
 
+import ast
 import ctypes
 import hashlib
 import json
@@ -85,6 +86,8 @@ class LoadedTensor:
         self.place: int = row["place"]
         """The number of a pointer of a run; -1 - n: in the memory of state n."""
         self.nbytes: int = row["nbytes"]
+        self.is_changed: bool = row["changed"]
+        """True if the program writes to it."""
 
     def __repr__(self) -> str:
         return f"{self.name} {self.shape} {self.dtype}"
@@ -160,8 +163,11 @@ class Program:
     def __call__(self, *arguments: Any, **sizes: int) -> Any:
         """The results for arrays, or what NumPy makes arrays of; sizes are keywords.
 
-        Raises `TypeError` for too few or too many arguments or sizes, and `ValueError` for a shape
-        or a size that does not fit.
+        Arrays that the captured function changes are changed.
+
+        Raises `TypeError` for too few or too many arguments or sizes, and for an array of another
+        kind of numbers (floats for integers); `ValueError` for a shape, a size or an integer that
+        does not fit.
         """
         if len(arguments) != len(self.arguments):
             names = ", ".join([one.name for one in self.arguments])
@@ -177,14 +183,23 @@ class Program:
         """All results by name; see `__call__`."""
         memory = [np.zeros(nbytes, np.uint8) for nbytes in self._pointers]
         for one, argument in zip(self.arguments, arguments, strict=True):
-            given = np.asarray(argument)
+            # Numbers of Python have no dtype yet.
+            given = np.asarray(argument, None if hasattr(argument, "dtype") else one.dtype)
             if given.shape != one.shape_for(sizes):
                 shape = one.shape_for(sizes)
                 raise ValueError(f"{one.name} has the shape {given.shape}, and not {shape}")
-            one.array(memory[one.place], sizes)[...] = given
+            if not np.can_cast(given.dtype, one.dtype, "same_kind"):
+                raise TypeError(f"{one.name} has the dtype {given.dtype}, and not {one.dtype}")
+            room = one.array(memory[one.place], sizes)
+            room[...] = given
+            if room.dtype.kind in "iu" and (room != given).any():
+                raise ValueError(f"{one.name} has numbers that {one.dtype} cannot hold")
         pointers = (ctypes.c_void_p * (len(memory) or 1))(*[part.ctypes.data for part in memory])
         numbers = (ctypes.c_int64 * (len(sizes) or 1))(*[sizes[name] for name in self.sizes])
         self._check(self._function("run_tensors")(self._instance, pointers, numbers))
+        for one, argument in zip(self.arguments, arguments, strict=True):
+            if one.is_changed and isinstance(argument, np.ndarray):
+                argument[...] = one.array(memory[one.place], sizes)
         states = self._memory() if any(one.place < 0 for one in self.results) else []
         places = [*memory, *[part.copy() for part in states[::-1]]]
         return {one.name: one.array(places[one.place], sizes) for one in self.results}
@@ -211,7 +226,7 @@ def _filled(template: Any, results: Sequence[Array]) -> Any:
     if isinstance(template, dict):
         kind, parts = template["kind"], template["parts"]
         if kind == "dict":
-            return {key: _filled(part, results) for key, part in parts}
+            return {ast.literal_eval(key): _filled(part, results) for key, part in parts}
         made = [_filled(part, results) for part in parts]
         return made if kind == "list" else tuple(made)
     return None

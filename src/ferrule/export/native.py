@@ -104,7 +104,7 @@ def native_program(
     if not targets or host.arch not in _MACHINES:
         raise ExportError(f"name at least one target for this processor, {host.arch}")
     machine = _MACHINES[host.arch]
-    shared_name = interface.c_name(name)
+    shared_name = interface.program_name(name)
     objects: dict[bytes, tuple[str, str]] = {}
     """For each object file of a kernel: its name in the program, and the one that it has."""
     variants = []
@@ -233,6 +233,7 @@ def _description(program: NativeProgram) -> dict[str, Any]:
                 "offset": spec.cell.offset,
                 "place": place.place,
                 "nbytes": whole.blocks[spec.cell.block].nbytes,
+                "changed": whole.blocks[spec.cell.block].is_written,
             }
             for spec, place in zip(specs, shared.described(specs), strict=True)
         ]
@@ -251,9 +252,10 @@ def _description(program: NativeProgram) -> dict[str, Any]:
 
 
 def _as_json(template: Any) -> Any:
-    """A template whose containers say what they are."""
+    """A template whose containers say what they are; keys are texts of Python, as in a program."""
     if isinstance(template, dict):
-        return {"kind": "dict", "parts": [[k, _as_json(part)] for k, part in template.items()]}
+        pairs = [[header.key_text(key), _as_json(part)] for key, part in template.items()]
+        return {"kind": "dict", "parts": pairs}
     if isinstance(template, list | tuple):
         kind = "list" if isinstance(template, list) else "tuple"
         return {"kind": kind, "parts": [*map(_as_json, template)]}

@@ -169,6 +169,11 @@ class ExportedProgram:
         return sum([block.nbytes for _, block in self.of_kind(kind)])
 
     @property
+    def changed(self) -> list[TensorSpec]:
+        """The arguments that the program writes to."""
+        return [spec for spec in self.arguments if self.blocks[spec.cell.block].is_written]
+
+    @property
     def used_blocks(self) -> frozenset[int]:
         """The blocks that steps use, and all states."""
         used = {number for number, _ in self.of_kind(BlockKind.STATE)}

@@ -113,6 +113,8 @@ class _CInstance:
             place = self.state(self.instance, number)
             nbytes = program.blocks[block].nbytes
             given[block] = np.frombuffer(ctypes.string_at(place, nbytes), np.uint8)
+        for spec in program.changed:
+            arguments[spec.name][...] = tensor_in(given[spec.cell.block], spec, {})
         return _named(program, lambda spec: tensor_in(given[spec.cell.block], spec, sizes))
 
 
@@ -149,6 +151,8 @@ def _wasm_run(made: WasmProgram) -> Run:
             memory.write(store, block.tobytes(), made.addresses[spec.cell.block])
         if run_all(store, *(sizes[variable] for variable in program.variables)):
             raise ExportError(f"{program.name}: the module refuses {dict(sizes)}")
+        for spec in program.changed:
+            arguments[spec.name][...] = tensor_in(contents(spec), spec, {})
         return _named(program, lambda spec: tensor_in(contents(spec), spec, sizes))
 
     return run
@@ -180,6 +184,8 @@ def _run_of_kernels(
         for name, array in arguments.items():
             instance.arguments[name][...] = array
         instance.run(sizes)
+        for spec in program.changed:
+            arguments[spec.name][...] = instance.arguments[spec.name]
         return _named(program, lambda spec: instance.array(spec, sizes).copy())
 
     return run

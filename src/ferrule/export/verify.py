@@ -17,6 +17,7 @@ from ferrule.export.interpret import Array as Array
 from ferrule.export.interpret import Instance
 from ferrule.export.program import BlockKind, Copy, ExportedProgram, ExportError
 from ferrule.ir.buffer import Buffer
+from ferrule.ir.dtype import DType
 from ferrule.ir.expr import Variable, as_expr
 from ferrule.ir.storage import turn
 from ferrule.jit import BoundJit, TinyJit
@@ -25,8 +26,8 @@ from ferrule.jit.replay import Replay
 Run: TypeAlias = Callable[
     [Mapping[str, Array], Mapping[Variable, int]], tuple[Mapping[str, Array], Mapping[str, Array]]
 ]
-"""`run(arguments, sizes)` gives the results and the states afterwards, all by name. A call goes on
-with the states that the one before left."""
+"""`run(arguments, sizes)` gives the results and the states afterwards, all by name, and writes to
+the arguments that the program changes. A call goes on with the states that the one before left."""
 
 
 @final
@@ -98,26 +99,37 @@ def verify(
                 reference.arguments[name][...] = array
             _run_replay(replay, reference, values)
             results, states = run(arguments, values)
-            wanted = {spec.name: reference.array(spec, values) for spec in program.results}
-            pairs = [(f"result {name}", results[name], one) for name, one in wanted.items()]
-            pairs += [
-                (f"state {name}", states[name], one) for name, one in reference.states.items()
+            compared = [
+                *[("result", spec, results, values) for spec in program.results],
+                *[("state", spec, states, {}) for spec in (*program.states, *program.effects)],
+                *[("argument", spec, arguments, values) for spec in program.changed],
             ]
-            for name, got, one in pairs:
-                worst = max(worst, _compare(program.name, name, got, one, tolerance))
+            for what, spec, found, known in compared:
+                wanted = reference.array(spec, known)
+                got = found[spec.name][tuple([slice(size) for size in wanted.shape])]
+                limit = _limit(spec.dtype, tolerance)
+                name = f"{what} {spec.name}"
+                worst = max(worst, _compare(program.name, name, got, wanted, limit))
                 count += 1
         return Verified(count // len(tries), len(tries), worst)
 
 
+def _limit(dtype: DType, tolerance: float) -> float:
+    """The allowed difference: of floats that have few digits, half of these may differ."""
+    few = 2.0 ** (-dtype.mantissa_bits / 2) if dtype.exponent_bits else 0.0
+    return max(tolerance, few) if tolerance else 0.0
+
+
 def _compare(program: str, name: str, got: Array, wanted: Array, tolerance: float) -> float:
-    """The difference of two arrays, relative to the largest number."""
+    """The difference of two arrays, relative to the largest number; of integers, the part that
+    differs, such as the place of the largest of two numbers that are nearly equal."""
     if got.shape == wanted.shape and got.tobytes() == wanted.tobytes():
         return 0.0
-    if tolerance and not np.issubdtype(wanted.dtype, np.floating):
-        return 0.0  # such as the place of the largest of two numbers that are nearly equal
     error = float("inf")
-    if got.shape == wanted.shape and tolerance:
-        a, b = got.astype(np.float64), wanted.astype(np.float64)
+    if got.shape == wanted.shape and tolerance and wanted.dtype.kind in "biu":
+        error = float((got != wanted).mean())
+    elif got.shape == wanted.shape and tolerance:
+        a, b = got.view(wanted.dtype).astype(np.float64), wanted.astype(np.float64)
         if (np.isnan(a) == np.isnan(b)).all():
             with np.errstate(invalid="ignore"):
                 distance = np.where(a == b, 0, np.abs(a - b))
