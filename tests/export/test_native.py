@@ -97,7 +97,7 @@ def test_the_loader_gives_the_replays_bits(classify: TinyJit[Tensor], tmp_path: 
     x = rand(16, 1, 28, 28, seed=5)
     program = module_at(tmp_path / "digits.py").Digits()
     assert program(x).tobytes() == classify(Tensor(x)).numpy().tobytes()
-    assert len((tmp_path / "digits.py").read_text().splitlines()) < 80
+    assert len((tmp_path / "digits.py").read_text().splitlines()) < 90
 
 
 def test_a_library_needs_nothing_but_libc(classify: TinyJit[Tensor], tmp_path: Path) -> None:

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, Final, TypeAlias, final
 
 from ferrule.base.records import dataclass
 from ferrule.device import BufferCopy, CompiledASTRunner
-from ferrule.device.capture import GraphExecutor, JitItem
 from ferrule.device.runner import ASTRunner, JITRunner
 from ferrule.engine.loop_runs import Loop
 from ferrule.export.program import ExportError
@@ -15,6 +14,7 @@ from ferrule.ir.buffer import Buffer
 from ferrule.ir.dtype import DType
 from ferrule.ir.lazyop import LazyOp
 from ferrule.jit.batch import Batch
+from ferrule.jit.report.explain import captured_runs
 
 DEVICE: Final = "CPU"
 """The device that exported programs run on."""
@@ -58,22 +58,6 @@ class Run:
     ast: LazyOp | None
 
 
-def _runs(batch: Batch) -> Iterator[Run]:
-    for number, item in enumerate(batch.items):
-        if isinstance(item.prg, GraphExecutor):
-            for inner, captured in enumerate(item.prg.jit_cache):
-                yield _run(captured, inner, item.prg.replaced)
-        else:
-            yield _run(item, number, batch.input_replace)
-
-
-def _run(item: JitItem, number: int, replaced: Mapping[tuple[int, int], int]) -> Run:
-    pairs = enumerate(item.rawbufs)
-    buffers = [replaced[number, i] if buffer is None else buffer for i, buffer in pairs]
-    ast = item.prg.ast if isinstance(item.prg, ASTRunner) else None
-    return Run(item.prg, tuple(buffers), item.line, ast)
-
-
 def _size(memory: Memory, kinds: Sequence[tuple[str, int, DType]]) -> int:
     """The number of elements of a whole buffer; `kinds` are those of the replay's inputs."""
     assert isinstance(memory, Buffer | int), "a captured run is on whole buffers"
@@ -83,7 +67,8 @@ def _size(memory: Memory, kinds: Sequence[tuple[str, int, DType]]) -> int:
 def unrolled_runs(batch: Batch, packed: bool) -> Iterator[Run]:
     """The runs with the trips of loops one by one, where their number is fixed."""
     kinds = batch.kinds
-    for run in _runs(batch):
+    for found in captured_runs(batch):
+        run = Run(found.runner, found.buffers, found.line, found.ast)
         loop = None
         if isinstance(run.runner, Loop):
             loop = run.runner.unrolled(_size(run.buffers[0], kinds), packed)

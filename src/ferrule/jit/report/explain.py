@@ -83,9 +83,11 @@ def explained(
     else uses the memory between the kernels.
     """
     operands = _Operands(replay, key[0], function)
-    runs = list(_runs(replay.batch))
+    runs = list(captured_runs(replay.batch))
     if replay.packed is not None and replay.packed.are_ready():
-        packed = _runs(replay.packed.batch)  # whose kernels have the same trees and schedules
+        packed = captured_runs(
+            replay.packed.batch
+        )  # whose kernels have the same trees and schedules
         runs = [replace(run, ast=plain.ast) for run, plain in zip(packed, runs, strict=True)]
     with Context(DEBUG=0, BEAM=0):
         times = _times(runs, replay)
@@ -108,7 +110,7 @@ def explained(
 
 @final
 @dataclass(frozen=True)
-class _Run:
+class CapturedRun:
     """One captured run; a buffer is the number of an input where each replay has its own."""
 
     runner: JITRunner
@@ -122,7 +124,8 @@ class _Run:
         return [i for i in range(len(self.buffers)) if self.runner.access(i)[1]]
 
 
-def _runs(batch: Batch) -> Iterator[_Run]:
+def captured_runs(batch: Batch) -> Iterator[CapturedRun]:
+    """The runs of a batch, with those that run together one by one."""
     for number, item in enumerate(batch.items):
         if isinstance(item.prg, GraphExecutor):
             for inner, captured in enumerate(item.prg.jit_cache):
@@ -131,11 +134,11 @@ def _runs(batch: Batch) -> Iterator[_Run]:
             yield _run(item, number, batch.input_replace)
 
 
-def _run(item: JitItem, number: int, replaced: Mapping[tuple[int, int], int]) -> _Run:
+def _run(item: JitItem, number: int, replaced: Mapping[tuple[int, int], int]) -> CapturedRun:
     pairs = enumerate(item.rawbufs)
     buffers = [replaced[number, i] if buffer is None else buffer for i, buffer in pairs]
     ast = item.prg.ast if isinstance(item.prg, ASTRunner) else None
-    return _Run(item.prg, item.line, tuple(buffers), ast)
+    return CapturedRun(item.prg, item.line, tuple(buffers), ast)
 
 
 # *** names ***
@@ -187,7 +190,7 @@ class _Operands:
         self.written: set[int] = set()
         """The numbers of the inputs that are written to."""
 
-    def name(self, run: _Run, position: int) -> str:
+    def name(self, run: CapturedRun, position: int) -> str:
         """The name of an operand. Runs are to be named in order."""
         buffer, (reads, writes) = run.buffers[position], run.runner.access(position)
         if isinstance(buffer, int):
@@ -253,7 +256,7 @@ def _leaves(name: str, template: Any) -> Iterator[tuple[str, Any]]:
         yield name, template
 
 
-def _stored(run: _Run, position: int) -> Any:
+def _stored(run: CapturedRun, position: int) -> Any:
     """The shape of the value that a run stores to one of its buffers."""
     buffer = run.buffers[position]
     assert isinstance(buffer, Buffer)
@@ -288,7 +291,7 @@ class _Scratch:
             BufferCopy(copy.device, copy.nbytes, memory.device)([copy, memory], {})
             self._copies[memory.serial] = copy
 
-    def of(self, run: _Run) -> list[Buffer]:
+    def of(self, run: CapturedRun) -> list[Buffer]:
         """The buffers for a run."""
         return [self._instead(buffer) for buffer in run.buffers]
 
@@ -301,7 +304,7 @@ class _Scratch:
         return copy.view(buffer.byte_offset // buffer.dtype.itemsize, buffer.size, buffer.dtype)
 
 
-def _times(runs: Sequence[_Run], replay: Replay) -> list[tuple[float | None, str]]:
+def _times(runs: Sequence[CapturedRun], replay: Replay) -> list[tuple[float | None, str]]:
     """The median seconds of each run; where there are none, the reason."""
     try:
         scratch = _Scratch(replay)
@@ -336,7 +339,9 @@ def _times(runs: Sequence[_Run], replay: Replay) -> list[tuple[float | None, str
 # *** the text ***
 
 
-def _report(run: _Run, operands: _Operands, seconds: float | None, note: str) -> KernelReport:
+def _report(
+    run: CapturedRun, operands: _Operands, seconds: float | None, note: str
+) -> KernelReport:
     runner, outputs = run.runner, run.outputs()
     names = [operands.name(run, position) for position in range(len(run.buffers))]
     out, replay = run.buffers[0], operands.replay
@@ -363,7 +368,7 @@ def _report(run: _Run, operands: _Operands, seconds: float | None, note: str) ->
     )
 
 
-def _computes_in(run: _Run, operands: _Operands) -> DType | None:
+def _computes_in(run: CapturedRun, operands: _Operands) -> DType | None:
     """The float dtype that a run computes in: of its result, or of an operand; None if none."""
     kinds = operands.replay.batch.kinds
     found = [kinds[one][2] if isinstance(one, int) else one.dtype for one in run.buffers]
