@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from ferrule import Tensor, TinyJit
+from ferrule import Tensor, TinyJit, Variable
 from ferrule.export import ExportError, exported_program, trials
 from ferrule.export.interpret import Instance
 from ferrule.export.targets import WASM
@@ -107,8 +107,48 @@ def test_the_loader_takes_sizes_and_keeps_states(tmp_path: Path) -> None:
     for found, expected in zip(results, wanted, strict=False):
         assert isinstance(found, dict)
         np.testing.assert_allclose(found["result"], [expected], rtol=1e-5)
-    assert results[2] == "program: a variable is missing, or out of its bounds"
+    assert results[2] == "program: position is 8, not from 0 to 7"
     np.testing.assert_array_equal(states["cache"], instance.states["cache"].ravel())
+
+
+@needs_node
+def test_the_loader_knows_the_sizes_of_a_call(tmp_path: Path) -> None:
+    total = lengths()
+    total.export(tmp_path / "program.wasm")
+    x = rand(10, 8, seed=3)
+    given = x.ravel().tolist()
+    calls = [{"x": given[: 8 * n], "n": n} for n in (10, 4)]
+    bad = [{"x": given[:32], "n": 5}, {"x": given[:32]}, {"x": given[:32], "n": (1 << 32) + 4}]
+    results, _, _ = called(tmp_path, [*calls, *bad])
+    for n, found in zip((10, 4), results[:2], strict=True):
+        wanted = total(Tensor(x)[: Variable("n", 1, 10).bind(n)])
+        for number, one in enumerate(wanted):
+            array = np.ascontiguousarray(one.numpy()).ravel()
+            np.testing.assert_allclose(found[f"result.{number}"], array, rtol=1e-4, atol=1e-5)
+    assert results[2:] == [
+        "x has 32 elements; it takes 5,8",
+        "program: n is undefined, not from 1 to 10",
+        "program: n is 4294967300, not from 1 to 10",
+    ]
+
+
+@needs_node
+def test_the_loader_takes_and_gives_elements_in_the_order_of_c(tmp_path: Path) -> None:
+    x = np.arange(12, dtype=np.float32).reshape(4, 3)
+
+    @TinyJit
+    def turned(x: Tensor, total: Tensor) -> tuple[Tensor, Tensor]:
+        total.assign(total + 1)
+        y = (x * 2).realize()
+        return y.T, y[1:3, :2]
+
+    for _ in range(3):
+        wanted = turned(Tensor(x.T.copy()).realize().T, Tensor([1.0, 2.0]))
+    turned.export(tmp_path / "program.wasm")
+    results, _, about = called(tmp_path, [{"x": x.ravel().tolist(), "total": [1, 2]}])
+    assert about["arguments"][0]["strides"] == [1, 4], "it is no plain array"
+    for number, one in enumerate(wanted):
+        assert results[0][f"result.{number}"] == one.numpy().ravel().tolist()
 
 
 def test_the_module_has_no_imports_and_says_where_its_tensors_are() -> None:

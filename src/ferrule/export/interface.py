@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import cached_property
-from typing import Final, final
+from typing import Any, Final, final
 
 from ferrule.base.records import dataclass
 from ferrule.export.program import BlockKind, ExportedProgram, TensorSpec
 from ferrule.ir.dtype import DType
-from ferrule.ir.expr import sint
+from ferrule.ir.expr import ExprOp, Variable, sint
 
 VERSION: Final = 1
 """The version of the interface: it changes when a program for the old one would not run."""
@@ -150,6 +150,17 @@ def _free(name: str, taken: set[str]) -> str:
     while found in taken:
         found, number = f"{name}_{number}", number + 1
     return found
+
+
+def size_data(size: sint, names: Mapping[Variable, str]) -> Any:
+    """A size as data: a number, the name of a variable, or an operation with its operands."""
+    if isinstance(size, int):
+        return size
+    if isinstance(size, Variable):
+        return names[size]
+    if size.op is ExprOp.CONST:
+        return int(size.arg)
+    return [size.op.name, *[size_data(operand, names) for operand in size.src]]
 
 
 def shape_text(shape: Sequence[sint]) -> str:

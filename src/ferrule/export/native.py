@@ -12,7 +12,7 @@ from ferrule.base.helpers import round_up
 from ferrule.base.records import dataclass
 from ferrule.export import header, interface, loading
 from ferrule.export.captured import exported_program
-from ferrule.export.interface import Interface
+from ferrule.export.interface import Interface, size_data
 from ferrule.export.linking import Blob, SharedLibrary, externals_of
 from ferrule.export.native_code import NativeCode, Variant, Weights
 from ferrule.export.objects import Member, data_object, defined_names, renamed, write_archive
@@ -26,7 +26,7 @@ from ferrule.export.program import (
 from ferrule.export.retargeting import Retargeted, retargeted
 from ferrule.export.verify import Array, Run
 from ferrule.ir.buffer import Buffer
-from ferrule.ir.expr import ExprOp, Variable, sint
+from ferrule.ir.expr import Variable
 from ferrule.ir.target import Target, named_cpu
 from ferrule.jit import BoundJit, TinyJit
 from ferrule.runtime.cpu import native as runtime
@@ -214,22 +214,13 @@ def _description(program: NativeProgram) -> dict[str, Any]:
     shared, whole = program.interface, program.program
     names = dict(zip(whole.variables, shared.sizes, strict=True))
 
-    def size(value: sint) -> Any:
-        if isinstance(value, int):
-            return value
-        if isinstance(value, Variable):
-            return names[value]
-        if value.op is ExprOp.CONST:
-            return int(value.arg)
-        return [value.op.name, *map(size, value.src)]
-
     def rows(specs: Sequence[TensorSpec]) -> list[dict[str, Any]]:
         return [
             {
                 "name": spec.name,
                 "dtype": header.numpy_name(spec),
-                "shape": [*map(size, spec.shape)],
-                "strides": [*map(size, spec.strides)],
+                "shape": [size_data(size, names) for size in spec.shape],
+                "strides": [size_data(step, names) for step in spec.strides],
                 "offset": spec.cell.offset,
                 "place": place.place,
                 "nbytes": whole.blocks[spec.cell.block].nbytes,

@@ -16,6 +16,7 @@ from typing import Any, Final, final
 from ferrule.base.helpers import round_up
 from ferrule.base.records import dataclass
 from ferrule.codegen.uops import UOp, UOps
+from ferrule.export.interface import size_data
 from ferrule.export.program import (
     ALIGNMENT,
     Cell,
@@ -139,13 +140,13 @@ class _Module:
         }
 
     def _tensor(self, spec: TensorSpec) -> dict[str, Any]:
-        plain = [size if isinstance(size, int) else str(size) for size in spec.shape]
-        strides = [size if isinstance(size, int) else str(size) for size in spec.strides]
+        names = {variable: variable.name for variable in self.program.variables}
         return {
             "name": spec.name,
             "dtype": spec.dtype.name,
-            "shape": plain,
-            "strides": strides,
+            "shape": [size_data(size, names) for size in spec.shape],
+            "strides": [size_data(step, names) for step in spec.strides],
+            "changed": self.program.blocks[spec.cell.block].is_written,
             "address": self._address(spec.cell),
             "length": spec.cell.nbytes // spec.dtype.itemsize,
         }
