@@ -10,7 +10,10 @@ from typing import Any
 import pytest
 
 from ferrule.export.linking import Blob, SharedLibrary
+from ferrule.export.native_code import Lines, expression
 from ferrule.export.objects import data_object, defined_names, renamed
+from ferrule.ir.expr import ExprOp, Variable
+from ferrule.ir.expr.build import less, minimum
 from ferrule.runtime.cpu import elf, llvm
 from ferrule.runtime.cpu.elf import ObjectError
 from ferrule.runtime.cpu.relocations import AARCH64, Machine
@@ -221,3 +224,25 @@ def test_a_library_for_aarch64_calls_by_cells() -> None:
         if word(data, at) >> 26 in (0x25, 0x05)
     ]
     assert stub in calls
+
+
+def test_sizes_are_computed_as_python_does(tmp_path: Path) -> None:
+    """The machine code for expressions of variables: quotients and rests below 0, too."""
+    assert HOST is not None
+    n, m = Variable("n", -40, 40), Variable("m", -5, 5)
+    sizes = [n // 7, n % 7, n * 3 - m, -n, minimum(n, m), minimum(n, -m) * 2, less(n, m)]
+    for number, size in enumerate(sizes):
+        code = Lines()
+        value = expression(code, size, {n: "%n", m: "%m"})
+        kind = "i1" if size.op is ExprOp.CMPLT else "i64"
+        code.do(f"{value}.wide = zext i1 {value} to i64") if kind == "i1" else None
+        result = f"{value}.wide" if kind == "i1" else value
+        body = "\n".join(code.lines)
+        source = f"define i64 @f(i64 %n, i64 %m) {{\n{body}\n  ret i64 {result}\n}}\n"
+        path = tmp_path / f"{number}.so"
+        path.write_bytes(linked([compiler.compile(source)], HOST, ["f"]))
+        function = ctypes.CDLL(str(path)).f
+        function.argtypes, function.restype = (ctypes.c_int64, ctypes.c_int64), ctypes.c_int64
+        for a in range(-40, 41):
+            for b in (-5, 0, 3):
+                assert function(a, b) == size.infer({n: a, m: b}), (size, a, b)

@@ -258,3 +258,66 @@ def test_names_of_arguments_are_names_in_c(name: str, tmp_path: Path) -> None:
     (tmp_path / "main.c").write_text(text)
     command = ["gcc", "-Wall", "-Werror", "main.c", "-o", "main"]
     subprocess.run(command, cwd=tmp_path, check=True)
+
+
+# *** sizes and memory ***
+
+
+@both
+def test_sizes_that_do_not_go_together_are_refused(make: Make, tmp_path: Path) -> None:
+    at = Variable("at", 0, 15)
+    step = TinyJit(lambda x, at: x[at : at + 2].sum(0).realize())
+    x = np.arange(16, dtype=np.float32).reshape(8, 2)
+    for number in (0, 2, 5):
+        step(Tensor(x), at.bind(number))
+    program = make(step, tmp_path)
+    assert program(x, at=6).tolist() == (x[6] + x[7]).tolist()
+    for number in (7, 15):
+        with pytest.raises((ValueError, RuntimeError), match="outside of its bounds"):
+            program(x, at=number)
+
+
+def rounded(
+    step: Callable[[Tensor], Tensor], values: tuple[int, ...], tmp_path: Path
+) -> list[tuple[int, ...]]:
+    """The shapes of a program's results for some sizes."""
+    n = Variable("n", 1, 64)
+    captured_step, whole = TinyJit(step), Tensor(np.ones((64, 4), np.float32))
+    for size in (16, 32, 48):
+        captured_step(whole[: n.bind(size)])
+    program = loaded(captured_step, tmp_path)
+    return [program(np.ones((size, 4), np.float32), n=size).shape for size in values]
+
+
+def test_sizes_are_rounded_down(tmp_path: Path) -> None:
+    shapes = rounded(lambda x: x[: x.shape[0] // 3].relu().realize(), (9, 10, 11), tmp_path)
+    assert shapes == [(3, 4), (3, 4), (3, 4)]
+
+
+@both
+def test_states_begin_at_lines_of_the_cache(make: Make, tmp_path: Path) -> None:
+    parts = [Tensor.zeros(size).contiguous().realize() for size in (3, 5, 7)]
+
+    def add(x: Tensor) -> None:
+        for part in parts:
+            part.assign(part + x)
+
+    step = captured(add, np.ones(1, np.float32))
+    programs = [make(step, tmp_path) for _ in range(4)]
+    addresses = [part.ctypes.data for one in programs for part in one.states.values()]
+    assert len(set(addresses)) == 12
+    assert not any(address % 64 for address in addresses)
+
+
+@both
+def test_results_in_states_are_copies(make: Make, tmp_path: Path) -> None:
+    total = Tensor.zeros(3).contiguous().realize()
+
+    def add(x: Tensor) -> Tensor:
+        total.assign(total + x)
+        return total
+
+    program = make(captured(add, np.ones(3, np.float32)), tmp_path)
+    first, second = (program(np.ones(3, np.float32)) for _ in range(2))
+    assert first.tolist() == [4, 4, 4]
+    assert second.tolist() == [5, 5, 5]

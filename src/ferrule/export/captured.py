@@ -75,7 +75,7 @@ def exported_program(
         if replay is None:
             raise ExportError(
                 "the function has no replay to export: call it three times with arguments of the "
-                f"same kind first (print its explain() for the reason): {function!r}"
+                f"same kind first. {step.explain()}"
             )
         name = name or getattr(function, "__name__", type(function).__name__)
         return _Builder(replay, key, function, packed, name.strip("<>")).program()

@@ -61,7 +61,7 @@ class Weights:
     """The first byte of each memory, by the serial number of its buffer."""
 
 
-class _Lines:
+class Lines:
     """A function on its way: lines, with new names for values."""
 
     def __init__(self) -> None:
@@ -104,7 +104,7 @@ _FLOORED: Final = (ExprOp.IDIV, ExprOp.MOD)
 _EXTREMES: Final = {ExprOp.MIN: "slt", ExprOp.MAX: "sgt"}
 
 
-def expression(code: _Lines, node: Expr, values: Mapping[Variable, str]) -> str:
+def expression(code: Lines, node: Expr, values: Mapping[Variable, str]) -> str:
     """The value of an integer expression of the variables."""
     names: dict[Expr, str] = {}
     for one in toposort([node]):
@@ -132,7 +132,7 @@ def expression(code: _Lines, node: Expr, values: Mapping[Variable, str]) -> str:
     return names[node]
 
 
-def _floored(code: _Lines, a: str, b: str, is_rest: bool) -> str:
+def _floored(code: Lines, a: str, b: str, is_rest: bool) -> str:
     """The quotient, or the rest, of a division that rounds down, by a positive number."""
     quotient, left = code.value(f"sdiv i64 {a}, {b}"), code.value(f"srem i64 {a}, {b}")
     below = code.value(f"icmp slt i64 {left}, 0")
@@ -218,7 +218,7 @@ class NativeCode:
     # -- a run -----------------------------------------------------------------------------------
 
     def _run(self, number: int, variant: Variant) -> str:
-        code = _Lines()
+        code = Lines()
         program = variant.program
         shared = Interface(program, self._name)
         bases = self._bases(code, program, shared)
@@ -274,7 +274,7 @@ class NativeCode:
         )
 
     def _bases(
-        self, code: _Lines, program: ExportedProgram, shared: Interface
+        self, code: Lines, program: ExportedProgram, shared: Interface
     ) -> dict[int, tuple[str, int]]:
         """The address of each block, as a value and an offset from it."""
         found: dict[int, tuple[str, int]] = {}
@@ -295,7 +295,7 @@ class NativeCode:
                 found[number] = "%self", self._scratch_at
         return found
 
-    def _cell(self, code: _Lines, bases: Mapping[int, tuple[str, int]], cell: Cell) -> str:
+    def _cell(self, code: Lines, bases: Mapping[int, tuple[str, int]], cell: Cell) -> str:
         value, offset = bases[cell.block]
         return code.at(value, offset + cell.offset)
 
@@ -326,7 +326,7 @@ class NativeCode:
         return f"\ndefine internal i64 @choose() nounwind {{\n{chr(10).join(lines)}\n}}\n"
 
     def _create(self) -> str:
-        code = _Lines()
+        code = Lines()
         code.do("store ptr null, ptr %place")
         variant = code.value("call i64 @choose()")
         code.leave_if(code.value(f"icmp slt i64 {variant}, 0"), interface.PROCESSOR)
@@ -368,7 +368,7 @@ class NativeCode:
 
     def _others(self) -> str:
         name = self._name
-        reset = _Lines()
+        reset = Lines()
         for place, number in enumerate(self._interface.states):
             block = self._program.blocks[number]
             at = reset.at("%self", _STATES + _SLOT * place)
