@@ -703,3 +703,25 @@ def test_a_function_may_call_a_captured_one() -> None:
 def test_a_model_needs_an_output() -> None:
     with pytest.raises(OnnxError, match="gives no tensors and changes none"):
         export(lambda x: None, None, floats(3))
+
+
+def test_versions_that_onnx_has_not_are_refused() -> None:
+    for opset in (11, 99):
+        with pytest.raises(OnnxError, match=f"opset {opset}: models are written in 20 to"):
+            export(lambda x: x * 2, None, floats(3), opset=opset)
+
+
+def test_a_result_may_have_an_empty_name() -> None:
+    exported = export(lambda x: {"": x + 1, "output": x + 2}, None, floats(3))
+    assert [port.name for port in exported.outputs] == ["output", "output_1"]
+
+
+def test_exports_within_captures_are_refused() -> None:
+    def outer(x: Tensor) -> Tensor:
+        export(lambda y: y * 2, None, x)
+        return x + 1
+
+    step = TinyJit(outer)
+    step(floats(3))
+    with pytest.raises(OnnxError, match="a captured function calls export"):
+        step(floats(3))

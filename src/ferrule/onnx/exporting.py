@@ -15,6 +15,7 @@ from ferrule.autograd import TracedValue
 from ferrule.base.config import Context
 from ferrule.base.containers import leaves
 from ferrule.base.records import dataclass
+from ferrule.device.capture import is_capturing
 from ferrule.engine.random import streams
 from ferrule.ir.dtype import DType, compute_dtype, dtypes
 from ferrule.ir.expr import BoundVariable, Variable
@@ -120,8 +121,8 @@ def export(
     Without a path nothing is written.
 
     Raises `OnnxError` that lists the operations that ONNX cannot express; if the function reads
-    values of its arguments; if it gives and changes no tensors; if results differ by more than
-    `tolerance` of the largest number.
+    values of its arguments; if a captured function calls this; if it gives and changes no tensors;
+    if results differ by more than `tolerance` of the largest number.
 
     >>> import ferrule
     >>> from ferrule import Tensor, nn
@@ -129,8 +130,13 @@ def export(
     >>> [str(port) for port in exported.inputs], exported.difference < 1e-6
     (['x: float32[4, 3]'], True)
     """
-    if opset is not None and opset < _OLDEST:
-        raise OnnxError(f"opset {opset}: models are written in {_OLDEST} or a newer one")
+    from onnx.defs import onnx_opset_version
+
+    if is_capturing():
+        raise OnnxError("a captured function calls export, and replays would not: call it after")
+    newest = onnx_opset_version()
+    if opset is not None and not _OLDEST <= opset <= newest:
+        raise OnnxError(f"opset {opset}: models are written in {_OLDEST} to {newest}")
     bound = Bound.of(function, args, kwargs)
     reached = Reached.by(bound)
     expected = _expected(bound, reached)

@@ -373,7 +373,7 @@ def _outputs(trace: Trace, result: Any) -> None:
                 "tensors"
             )
         name = f"output_{key}" if key[:1].isdigit() else key
-        trace.outputs.append(Port(name, leaf._read().node))
+        trace.outputs.append(Port(name or "output", leaf._read().node))
 
 
 def _states(
