@@ -7,8 +7,10 @@ import io
 from pathlib import Path
 from typing import Any
 
+import llvmlite.binding
 import pytest
 
+from ferrule.export import features
 from ferrule.export.linking import Blob, SharedLibrary
 from ferrule.export.native_code import Lines, expression
 from ferrule.export.objects import data_object, defined_names, renamed
@@ -246,3 +248,26 @@ def test_sizes_are_computed_as_python_does(tmp_path: Path) -> None:
         for a in range(-40, 41):
             for b in (-5, 0, 3):
                 assert function(a, b) == size.infer({n: a, m: b}), (size, a, b)
+
+
+def test_the_processor_has_the_features_that_llvm_finds(tmp_path: Path) -> None:
+    """The bits of `cpuid`, one by one, against what LLVM asks for by itself."""
+    assert HOST is not None
+    arch = compiler.target.arch
+    if arch != "x86-64":
+        pytest.skip("not an x86-64 processor")
+    known = llvmlite.binding.get_host_cpu_features()
+    asked = [name for name in features.X86 if name in known]
+    functions = []
+    for number, name in enumerate(asked):
+        lines, bit = features.checks(arch, [name])[0]
+        body = "\n".join(lines)
+        functions.append(f"define i1 @f{number}() {{\n{body}\n  ret i1 {bit}\n}}\n")
+    source = features.helpers(arch, ["avx"]) + "\n".join(functions)
+    names = [f"f{number}" for number in range(len(asked))]
+    path = tmp_path / "features.so"
+    path.write_bytes(linked([compiler.compile(source)], HOST, names))
+    library = ctypes.CDLL(str(path))
+    found = {name: bool(library[f"f{number}"]() & 1) for number, name in enumerate(asked)}
+    assert found == {name: known[name] for name in asked}
+    assert len(asked) > 20

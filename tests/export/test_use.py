@@ -5,7 +5,8 @@ from __future__ import annotations
 import gc
 import shutil
 import subprocess
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +14,11 @@ import numpy as np
 import pytest
 
 import ferrule
-from ferrule import Tensor, TinyJit, Variable
-from ferrule.export import ExportError
+from ferrule import Tensor, TinyJit, Variable, dtypes
+from ferrule.export import ExportError, exported_program
 from ferrule.export.interface import program_name
+from ferrule.export.interpret import Instance
+from ferrule.export.verify import sizes_to_try, verify
 from tests.export.test_native import compiled, module_at
 
 Make = Callable[[TinyJit[Any], Path], Any]
@@ -321,3 +324,73 @@ def test_results_in_states_are_copies(make: Make, tmp_path: Path) -> None:
     first, second = (program(np.ones(3, np.float32)) for _ in range(2))
     assert first.tolist() == [4, 4, 4]
     assert second.tolist() == [5, 5, 5]
+
+
+@both
+def test_reset_clears_what_each_call_writes_anew(make: Make, tmp_path: Path) -> None:
+    w = Tensor([1.0, 2.0], requires_grad=True)
+
+    def gradient(x: Tensor) -> Tensor:
+        w.grad = None
+        return (w * x).sum().backward().realize()
+
+    program = make(captured(gradient, np.ones(2, np.float32)), tmp_path)
+    assert program.states["w.grad"].tolist() == [0, 0]
+    program(np.array([3, 4], np.float32))
+    assert program.states["w.grad"].tolist() == [3, 4]
+    if make is loaded:
+        program.reset()
+        assert program.states["w.grad"].tolist() == [0, 0]
+
+
+@pytest.mark.skipif(not Path("/proc/self/task").is_dir(), reason="not on Linux")
+def test_threads_wait_until_there_are_others(tmp_path: Path) -> None:
+    step = captured(lambda x: (x @ x).realize(), np.ones((256, 256), np.float32))
+    path = step.export(tmp_path / "p.ferrule", threads=True).path
+    program, x = ferrule.load(path), np.ones((256, 256), np.float32)
+
+    def count() -> int:
+        return len(list(Path("/proc/self/task").iterdir()))
+
+    before = count()
+    for threads in (3, 2, 4, 1):
+        program.set_threads(threads)
+        assert program(x)[0, 0] == 256
+        time.sleep(0.05)
+        assert count() == before + threads - 1
+
+
+# *** what verification finds ***
+
+
+@pytest.mark.parametrize("dtype", ["int32", "float32", "bfloat16"])
+def test_results_that_differ_are_found(dtype: str) -> None:
+    def both_results(x: Tensor) -> tuple[Tensor, Tensor]:
+        return (x + 1).realize(), (x.cast(getattr(dtypes, dtype)) * 3 + 7).realize()
+
+    step = captured(both_results, np.ones(4, np.float32))
+    program = exported_program(step)
+
+    def run(arguments: Mapping[str, Any], sizes: Mapping[Any, int]) -> tuple[Any, Any]:
+        instance = Instance(program)
+        instance.arguments["x"][...] = arguments["x"]
+        instance.run(sizes)
+        results = {name: array.copy() for name, array in instance.results.items()}
+        results["result.1"][wrong] = 0
+        return results, {}
+
+    wrong = slice(0)
+    assert verify(step, program, run, 1e-3).error == 0
+    wrong = slice(1, 2)
+    with pytest.raises(ExportError, match=r"the result result\.1 of the exported program differs"):
+        verify(step, program, run, 1e-3)
+
+
+def test_the_least_and_the_largest_sizes_are_tried() -> None:
+    n = Variable("n", 1, 9)
+    step = TinyJit(lambda x: (x * 2).realize())
+    whole = Tensor(np.ones((9, 2), np.float32))
+    for size in (3, 4, 5):
+        step(whole[: n.bind(size)])
+    found = sizes_to_try(exported_program(step), {n: 5})
+    assert [list(values.values()) for values in found] == [[5], [9], [1]]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-_X86: Final[Mapping[str, tuple[int, int, int, int]]] = {
+X86: Final[Mapping[str, tuple[int, int, int, int]]] = {
     # The leaf and the part of `cpuid` that has it, the register (a, b, c, d), and the bit.
     "sse3": (1, 0, 2, 0),
     "ssse3": (1, 0, 2, 9),
@@ -38,6 +38,7 @@ _X86: Final[Mapping[str, tuple[int, int, int, int]]] = {
     "avx512bf16": (7, 1, 0, 5),
     "lzcnt": (0x80000001, 0, 2, 5),
 }
+"""The bits of `cpuid`."""
 _X86_REGISTERS: Final = {"avx512": 0xE6, "amx": 0x60006, "avx": 6}
 """The bits of the register XCR0 by which the system says that it saves the registers."""
 _ARM: Final[Mapping[str, tuple[int, int]]] = {
@@ -129,7 +130,7 @@ def checks(arch: str, features: list[str]) -> list[tuple[list[str], str]]:
         return found
     words: dict[tuple[int, int, int], int] = {}
     for name in features:
-        *place, bit = _X86[name]
+        *place, bit = X86[name]
         key = (place[0], place[1], place[2])
         words[key] = words.get(key, 0) | 1 << bit
     for (leaf, part, register), mask in words.items():
