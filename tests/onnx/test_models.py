@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +18,8 @@ from tests.planning import Work  # noqa: E402
 
 import ferrule  # noqa: E402
 import ferrule.onnx.graph  # noqa: E402
-from ferrule import Tensor, TinyJit, cli, nn  # noqa: E402
-from ferrule.errors import ShapeError  # noqa: E402
+from ferrule import Tensor, TinyJit, cli, nn, no_grad  # noqa: E402
+from ferrule.errors import JitError, ShapeError  # noqa: E402
 from ferrule.nn.state import (  # noqa: E402
     functional_call,
     get_parameters,
@@ -434,7 +435,8 @@ def test_captured_models_read_nothing() -> None:
 # Sizes within bounds
 
 
-def test_sizes_within_bounds_have_one_plan_but_for_none_one_and_the_first(
+@no_grad()
+def test_sizes_within_bounds_have_one_plan_but_for_none_and_one(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     model = load(mlp().SerializeToString(), bounds={"n": (0, 60)})
@@ -444,7 +446,200 @@ def test_sizes_within_bounds_have_one_plan_but_for_none_one_and_the_first(
         x = examples(n)
         close(model(x), expected(x))
         plans.append(work.plans)
-    assert plans == [1, 2, 2, 3, 3, 3, 3, 3, 3, 3, 3]
+    assert plans == [1] + [2] * 10
+
+
+def attention() -> onnx.ModelProto:
+    """A causal layer with positions, written as PyTorch writes it: all sizes come from `Shape`."""
+    rng = np.random.default_rng(3)
+    weights: dict[str, Any] = {
+        name: rng.standard_normal(shape).astype(np.float32) / 3
+        for name, shape in {
+            "table": (20, 8), "places": (50, 8), "qkv": (8, 24), "first": (1, 1, 8),
+        }.items()
+    }  # fmt: skip
+    integers = {
+        "zero": 0, "one": 1, "end": [2**62], "axis1": [1], "start1": [1], "last": [-1],
+        "heads": [3, 2, 4], "eight": [8], "none": [-1, -1, -1], "scalar1": 1,
+    }  # fmt: skip
+    weights |= {name: np.asarray(value, np.int64) for name, value in integers.items()}
+    weights |= {"scale": np.float32(0.5), "three": np.asarray([3])}
+    node = helper.make_node
+    nodes = [
+        node("Shape", ["x"], ["sizes"]),
+        node("Gather", ["sizes", "zero"], ["b"]),
+        node("Gather", ["sizes", "one"], ["t"]),
+        node("Gather", ["table", "x"], ["words"]),
+        node("Range", ["zero", "t", "scalar1"], ["steps"]),
+        node("Gather", ["places", "steps"], ["at"]),
+        node("Add", ["words", "at"], ["sum"]),
+        node("Unsqueeze", ["b", "zero0"], ["b1"]),
+        node("Concat", ["b1", "last", "last"], ["wide"], axis=0),
+        # PyTorch's expand: -1 keeps a size.
+        node("ConstantOfShape", ["three"], ["ones"],
+             value=helper.make_tensor("v", TensorProto.INT64, [1], [1])),
+        node("Equal", ["wide", "none"], ["keeps"]),
+        node("Where", ["keeps", "ones", "wide"], ["to"]),
+        node("Expand", ["first", "to"], ["token"]),
+        node("Concat", ["token", "sum"], ["h"], axis=1),
+        node("Add", ["t", "scalar1"], ["t1"]),
+        node("Unsqueeze", ["t1", "zero0"], ["t2"]),
+        node("MatMul", ["h", "qkv"], ["packed"]),
+        node("Concat", ["b1", "t2", "heads"], ["split"], axis=0),
+        node("Reshape", ["packed", "split"], ["parts"]),
+        node("Transpose", ["parts"], ["moved"], perm=[2, 0, 3, 1, 4]),
+        node("Split", ["moved"], ["q4", "k4", "v4"], axis=0),
+        *[node("Squeeze", [f"{name}4", "zero0"], [name]) for name in "qkv"],
+        node("Transpose", ["k"], ["kt"], perm=[0, 1, 3, 2]),
+        node("MatMul", ["q", "kt"], ["dots"]),
+        node("Mul", ["dots", "scale"], ["scores"]),
+        node("Concat", ["t2", "t2"], ["square"], axis=0),
+        node("ConstantOfShape", ["square"], ["lows0"],
+             value=helper.make_tensor("v", TensorProto.FLOAT, [1], [-1e9])),
+        node("Trilu", ["lows0", "scalar1"], ["lows"], upper=1),
+        node("Add", ["scores", "lows"], ["masked"]),
+        node("Softmax", ["masked"], ["p"], axis=-1),
+        node("MatMul", ["p", "v"], ["mixed"]),
+        node("Transpose", ["mixed"], ["back"], perm=[0, 2, 1, 3]),
+        node("Mul", ["b", "t1"], ["rows"]),
+        node("Unsqueeze", ["rows", "zero0"], ["rows1"]),
+        node("Concat", ["rows1", "eight"], ["flat"], axis=0),
+        node("Reshape", ["back", "flat"], ["flatter"]),
+        node("Concat", ["b1", "last", "eight"], ["whole"], axis=0),
+        node("Reshape", ["flatter", "whole"], ["all"]),
+        node("Slice", ["all", "start1", "end", "axis1"], ["y"]),
+    ]  # fmt: skip
+    weights["zero0"] = np.asarray([0])
+    sizes = ["batch", "length"]
+    return proto(nodes, [port("x", sizes, TensorProto.INT64)], [port("y", [*sizes, 8])], weights)
+
+
+SIZES = [(3, 5), (2, 7), (6, 2), (4, 30), (9, 12), (2, 2), (12, 40)]
+
+
+def token_numbers(*shape: int) -> Any:
+    return np.random.default_rng(sum(shape)).integers(0, 20, shape)
+
+
+@no_grad()
+def test_models_that_compute_with_sizes_have_one_plan(monkeypatch: pytest.MonkeyPatch) -> None:
+    bytes_ = attention().SerializeToString()
+    plain = load(bytes_)
+    model = load(bytes_, bounds={"batch": (0, 12), "length": (1, 40)})
+    ort = pytest.importorskip("onnxruntime")
+    runtime = ort.InferenceSession(bytes_)
+    work = Work(monkeypatch)
+    for shape in SIZES:
+        x = token_numbers(*shape)
+        found = model(Tensor(x))
+        assert [type(size) for size in found.shape] == [int] * 3
+        close(found, runtime.run(None, {"x": x})[0])
+    assert (work.plans, model.plain) == (1, "")
+    for shape in ((1, 5), (3, 1), (1, 1)):
+        x = token_numbers(*shape)
+        close(model(Tensor(x)), plain(Tensor(x)).numpy())
+
+
+def test_sizes_within_bounds_have_one_capture() -> None:
+    bytes_ = attention().SerializeToString()
+    model = load(bytes_, bounds={"batch": (1, 12), "length": (1, 40)})
+    ort = pytest.importorskip("onnxruntime")
+    runtime = ort.InferenceSession(bytes_)
+    captured = TinyJit(lambda x: (model(x) * 2).realize())
+    found = []
+    for shape in SIZES:
+        x = token_numbers(*shape)
+        found.append(captured(Tensor(x)))
+        close(found[-1], runtime.run(None, {"x": x})[0] * 2)
+    assert len(captured._replays) == 1
+    joined = Tensor.cat(*[one.reshape(-1) for one in found])  # sizes are numbers again
+    close(joined, np.concatenate([one.numpy().reshape(-1) for one in found]))
+    close(captured(Tensor(token_numbers(1, 5))), model(Tensor(token_numbers(1, 5))).numpy() * 2)
+    assert len(captured._replays) <= 2
+
+
+def test_gradients_are_those_without_bounds() -> None:
+    bytes_ = attention().SerializeToString()
+    gradients = []
+    for bounds in ({}, {"batch": (1, 12), "length": (1, 40)}):
+        model = load(bytes_, bounds=bounds)
+        for shape in SIZES[:3]:
+            (model(Tensor(token_numbers(*shape))) ** 2).sum().backward()
+        gradients.append([parameter.grad.numpy() for parameter in model.parameters()])
+    for one, other in zip(*gradients, strict=True):
+        close(Tensor(one), other)
+
+
+def test_a_captured_function_may_not_write_to_an_argument_of_varying_size() -> None:
+    model = load(mlp().SerializeToString(), bounds={"n": (1, 8)})
+    writes = False
+
+    def step(x: Tensor) -> Tensor:
+        y = model(x).realize()
+        if writes:
+            x.assign(x * 2).realize()
+        return y
+
+    captured = TinyJit(step)
+    captured(Tensor(examples(3)))
+    writes = True
+    with pytest.raises(JitError, match="written to an argument"):
+        captured(Tensor(examples(4)))
+
+
+def test_a_written_argument_keeps_its_size() -> None:
+    model = load(mlp().SerializeToString(), bounds={"n": (1, 8)})
+
+    @TinyJit
+    def step(x: Tensor) -> Tensor:
+        y = model(x).realize()
+        x.assign(x * 2).realize()
+        return y
+
+    for n in (3, 4, 3, 4, 5):
+        x = examples(n)
+        tensor = Tensor(x)
+        close(step(tensor), expected(x))
+        close(tensor, x * 2)
+
+
+@pytest.mark.parametrize("records", [False, True])
+def test_an_operator_that_takes_no_variables_is_named(records: bool) -> None:
+    """Its model has plain sizes: reversing an axis needs a number."""
+    weights = {"s": np.asarray([-1]), "e": np.asarray([-(2**62)]), "a": np.asarray([0])}
+    nodes = [helper.make_node("Slice", ["x", "s", "e", "a", "s"], ["y"], name="reverse")]
+    bytes_ = proto(nodes, [port("x", ["n", 2])], [port("y", ["n", 2])], weights)
+    model = load(bytes_.SerializeToString(), bounds={"n": (1, 9)})
+    captured = TinyJit(lambda x: model(x).realize())
+    with nullcontext() if records else no_grad():
+        for n in (4, 3, 5, 3, 5, 3):
+            x = examples(n)[:, :2]
+            with (
+                nullcontext()
+                if n < 4 or model.plain
+                else pytest.warns(UserWarning, match=r"plain numbers.*node 'reverse' \(Slice\)")
+            ):
+                found = captured(Tensor(x))
+            close(found, x[::-1])
+    assert "node 'reverse' (Slice)" in model.plain
+
+
+def test_arguments_that_have_to_fit_keep_their_sizes() -> None:
+    model = load(mlp().SerializeToString(), bounds={"n": (1, 8)})
+    captured = TinyJit(lambda x, scale: (model(x) * scale).realize())
+    for n in (3, 4, 5, 3, 4, 5, 3, 4, 5):
+        x, scale = examples(n), np.ones((n, 1), np.float32)
+        close(captured(Tensor(x), Tensor(scale)), expected(x))
+    assert len(captured._replays) == 3
+
+
+def test_a_function_that_compares_a_size_is_captured_for_each() -> None:
+    model = load(mlp().SerializeToString(), bounds={"n": (1, 8)})
+    captured = TinyJit(lambda x: (model(x) * (2.0 if x.shape[0] > 3 else 1.0)).realize())
+    for n in (3, 4, 2, 5, 3, 4, 2, 5, 3, 4, 2, 5):
+        x = examples(n)
+        close(captured(Tensor(x)), expected(x) * (2 if n > 3 else 1))
+    assert len(captured._replays) > 1
 
 
 @pytest.mark.parametrize("n", [0, 9])

@@ -32,6 +32,7 @@ class ThreadState:
         "constants",
         "differentiated",
         "evaluated",
+        "extents",
         "failures",
         "kept",
         "lines",
@@ -102,6 +103,9 @@ class ThreadState:
         """The position on the tape and the name of a layer that evaluated by default."""
         self.differentiated: Any = None
         """The leaves whose gradients went through such a layer."""
+        self.extents: Any = None
+        """In a plain call of a captured function: the sizes that vary, by the cells of tensors; see
+        `tensor/extents.py`."""
         self.taken = 0
         """The number of times that another thread computed or overwrote a node of this one, or this
         one computed, in a capture, a node that another made meanwhile, or what a signal's handler

@@ -26,7 +26,7 @@ from ferrule.fusion.dynamic.lengths import uses_worth_kernels
 from ferrule.fusion.plans.execution_plan import ExecutionPlan
 from ferrule.ir.buffer import Buffer
 from ferrule.ir.dtype import dtypes
-from ferrule.ir.expr import Expr, Length, Variable, as_expr, sint, unbind
+from ferrule.ir.expr import Expr, Extent, Length, Variable, as_expr, sint, unbind
 from ferrule.ir.lazy import LazyBuffer
 from ferrule.ir.lazyop import LoadOps
 from ferrule.ir.shape.layout import memory_size
@@ -77,7 +77,9 @@ class Loop(JITRunner):
         self._done: dict[tuple[int, ...], int] = {}
         """The trips that were made with these values of the body's lengths."""
         bound = values_of([*body.carries, *body.rows, *constants, *body.outs])
-        self._lengths = tuple([variable for variable in bound if isinstance(variable, Length)])
+        self._lengths = tuple(
+            [variable for variable in bound if isinstance(variable, Length | Extent)]
+        )
         self._plan = self._plan_at(bound)
         self.vars = (*self._lengths, *self._plan.vars)
         self.may_raise = self._plan.may_raise
@@ -133,7 +135,7 @@ class Loop(JITRunner):
         found = self._plan_at(var_vals)
         values = tuple([var_vals[length] for length in self._lengths])
         done = self._done[values] = self._done.get(values, 0) + trips
-        if done > found.enough:
+        if self.symbols and done > found.enough:
             integers = tuple([as_expr(symbol).infer(var_vals) for symbol in self.symbols])
             own = loops_by_integers.get((self.family, integers))
             if own is not None:

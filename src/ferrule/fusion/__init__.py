@@ -148,7 +148,7 @@ def _schedule_of(
     """
     if form.key is None:
         plan, values = _plan(graph, target)
-        return plan.bind(graph.everything, values)
+        return plan.bind(graph.everything, values, _greatest(form), has_room=True)
     if form.key not in _plans:
         found = _generalised(graph, form, target, remember, keyed)
         if found is not None:
@@ -290,7 +290,13 @@ class ClosedGraph:
 def _follow_plan(graph: Graph, form: GraphForm, key: PlanKey, target: Target) -> Schedule:
     """The schedule of a graph by the plan with its key."""
     plan = _plan_of(graph, form, key, target)
-    return plan.bind(graph.everything, [form.values] * len(plan.steps))
+    values = [form.values] * len(plan.steps)
+    return plan.bind(graph.everything, values, _greatest(form), has_room=True)
+
+
+def _greatest(form: GraphForm) -> dict[Variable, int]:
+    """The greatest values of the variables: a replay with them finds room."""
+    return {variable: variable.max for variable in form.values}
 
 
 def _plan_of(graph: Graph, form: GraphForm, key: PlanKey, target: Target) -> ExecutionPlan:

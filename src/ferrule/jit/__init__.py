@@ -36,6 +36,7 @@ from ferrule.device.capture import (
 )
 from ferrule.engine.realize import settle_writes
 from ferrule.ir.expr import Variable
+from ferrule.ir.shape.view import ShapeError
 from ferrule.ir.storage import turn
 from ferrule.jit.before import compute_lazy
 from ferrule.jit.containers import held_in
@@ -55,6 +56,7 @@ from ferrule.jit.results import tensors_in
 from ferrule.jit.state import State
 from ferrule.tensor import Tensor
 from ferrule.tensor.cell import StorageRef
+from ferrule.tensor.extents import Extents, Generalised, extents_of, noting_extents
 
 if TYPE_CHECKING:
     from ferrule.jit.report.explain import Explanation
@@ -203,6 +205,10 @@ class TinyJit(Generic[ReturnType]):
         """The reason for the last of these."""
         self._seen: OrderedDict[tuple[Any, ...], int] = OrderedDict()
         """The last call with each signature that is captured only if it comes again."""
+        self._extents: dict[int | str, Extents] = {}
+        """The variables that arguments have as sizes, as the function noted in a plain call."""
+        self._learns_extents = True
+        """False once a replay was not right for all sizes."""
         self._messages = Messages(getattr(self, "__name__", self.fxn))
 
     @overload
@@ -213,7 +219,7 @@ class TinyJit(Generic[ReturnType]):
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Calls the function, or replays it."""
-        return self._call(self.fxn, args, kwargs)
+        return self._call_with_extents(self.fxn, args, kwargs)
 
     def explain(self) -> Explanation:
         """What the replay used last runs, as text: `print(f.explain())`.
@@ -296,6 +302,26 @@ class TinyJit(Generic[ReturnType]):
             others = {other: one for other, one in self._replays.items() if one is not replay}
             return explained(title, replay, key, others, function)
 
+    def _call_with_extents(
+        self, function: Callable[..., ReturnType], args: Sequence[Any], kwargs: Mapping[str, Any]
+    ) -> ReturnType:
+        """`_call`, with arguments whose sizes vary, if the function takes them as such."""
+        if not self._extents or is_capturing() or this_thread.state.transforming:
+            return self._call(function, args, kwargs)
+        general = Generalised(self._extents, args, kwargs)
+        try:
+            result = self._call(function, general.args, general.kwargs)
+        except ShapeError as error:
+            if general.twins:
+                error.add_note(
+                    "this captured function calls a model with bounds, so sizes of arguments are "
+                    "variables in it; if they have to be numbers, load the model without bounds"
+                )
+            raise
+        if general.twins:
+            self.ret = result = general.result(result)
+        return result
+
     def _call(
         self, function: Callable[..., ReturnType], args: Sequence[Any], kwargs: Mapping[str, Any]
     ) -> ReturnType:
@@ -334,7 +360,7 @@ class TinyJit(Generic[ReturnType]):
                 compute_lazy(reached)  # so the captured call has the same graph, already planned
                 cells = [tensor._cell for tensor in reached]
                 before = list(map(_version, cells))
-            with watching(self._executed) as watch:
+            with noting_extents() as noted, watching(self._executed) as watch:
                 result = function(*args, **kwargs)
                 watch.note_lazy(tensors_in([result]))
             changed = list(map(operator.ne, map(_version, cells), before))
@@ -342,6 +368,8 @@ class TinyJit(Generic[ReturnType]):
             self._writes = True
             self._writes_arguments |= any(changed[: len(given)])
             self._recent = None
+        if noted and self._learns_extents and not self._writes_arguments:
+            self._extents |= extents_of(noted, args, kwargs)
         return result
 
     def _run_again(
@@ -410,6 +438,8 @@ class TinyJit(Generic[ReturnType]):
                     return result
         if replay is not None and is_out_of_range:
             self._messages.plain(self.cnt, out_of_range(replay, arguments.var_vals))
+            if self._extents:  # the function computes with the sizes: a capture for each
+                self._extents, self._learns_extents = {}, False
             return self._run(function, args, kwargs)  # raises the error for the value out of range
         reasons = [obstacle] if obstacle else []
         if replay is not None and problem is not None:
@@ -697,7 +727,9 @@ class BoundJit(Generic[ReturnType]):
 
     def __call__(self, *args: Any, **kwargs: Any) -> ReturnType:
         """Calls the method, or replays it."""
-        return self._jit._call(types.MethodType(self._jit.fxn, self._instance), args, kwargs)
+        return self._jit._call_with_extents(
+            types.MethodType(self._jit.fxn, self._instance), args, kwargs
+        )
 
     def export(
         self, path: str | os.PathLike[str], format: str | None = None, **options: Any

@@ -29,6 +29,7 @@ from ferrule.ir.dtype import DType, dtypes
 from ferrule.ir.expr import BoundVariable, Expr, Variable, sint, unbind
 from ferrule.ir.lazy import LazyBuffer
 from ferrule.ir.lazyop import MovementOps, apply_movements
+from ferrule.ir.shape.layout import is_dense
 from ferrule.ir.shape.view import View
 from ferrule.ir.storage import Storage
 from ferrule.jit.hooks import hooks_of
@@ -361,7 +362,7 @@ def _tensor_part(tensor: Tensor, arguments: Arguments) -> TensorPart:
             hooks_of(tensor),
             chain,
             is_copy(tensor, node),
-            buffer.nbytes,
+            0 if is_dense(shape) else buffer.nbytes,
             gradient,
         )
     )

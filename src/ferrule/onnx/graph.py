@@ -17,8 +17,10 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 
 from ferrule.onnx import rules as rules
+from ferrule.onnx import sizes
 from ferrule.onnx.registry import Entry, entry_for
 from ferrule.onnx.values import (
+    Array,
     Constant,
     HostArray,
     OnnxError,
@@ -141,12 +143,34 @@ class Node(NamedTuple):
     def _runs_on_host(self, arguments: Sequence[Value]) -> bool:
         if not self.needed or self.operator in _RANDOM or self.operator in _SHAPES or self.graphs:
             return False
-        return all(argument is None or is_host(argument) for argument in arguments)
+        if not all(argument is None or is_host(argument) for argument in arguments):
+            return False
+        # No array on the host has a length that varies.
+        counts = arguments if self.operator in sizes.LONG else ()
+        return not any(isinstance(count, np.ndarray) and sizes.varies(count) for count in counts)
 
     def _run_on_host(self, arguments: Sequence[Value]) -> Sequence[Value]:
-        compute = _reference(self.domain, self.operator, self.version, self.proto)
         arrays = [None if a is None else as_host(a) for a in arguments]
-        return [np.asarray(array) for array in compute.run(*arrays)]
+        if any(array is not None and sizes.varies(array) for array in arrays):
+            found = self._run_with_sizes(arrays)
+            if found is not None:
+                return found
+            arrays = [None if array is None else sizes.present(array) for array in arrays]
+        return [np.asarray(array) for array in self._reference().run(*arrays)]
+
+    def _run_with_sizes(self, arrays: Sequence[Array | None]) -> Sequence[Value] | None:
+        """The outputs for sizes that vary; None if they depend on the values of these."""
+        attributes = dict(self.attributes)
+        if not sizes.takes(self.operator, arrays, attributes):
+            return None
+        if sizes.moves(self.operator):
+            return sizes.moved(self.operator, self._reference().run, arrays)
+        given = [array for array in arrays if array is not None]
+        result = sizes.computed(self.operator, given, attributes)
+        return None if result is None else [result]
+
+    def _reference(self) -> Any:
+        return _reference(self.domain, self.operator, self.version, self.proto)
 
     def _run_rule(self, arguments: Sequence[Value], values: Environment) -> Sequence[Value]:
         entry = self.entry

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
@@ -10,8 +11,11 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 
 from ferrule.autograd import no_grad
+from ferrule.base.threadstate import this_thread
+from ferrule.device.capture import is_capturing
 from ferrule.ir.buffer import AllocationSizeError
 from ferrule.ir.dtype import dtypes
+from ferrule.ir.expr import Extent
 from ferrule.jit import JitError
 from ferrule.nn.module import Layer
 from ferrule.onnx.fusion import fused
@@ -27,6 +31,7 @@ from ferrule.onnx.graph import (
 from ferrule.onnx.values import Array, Constant, OnnxError, Value, as_tensor, dtype_of
 from ferrule.onnx.weights import Weight, mapped, split
 from ferrule.tensor import Tensor
+from ferrule.tensor.extents import Extents, copied_with, is_within, note_extents, with_numbers
 
 Bounds: TypeAlias = Mapping[str, tuple[int, int]]
 """The least and the greatest sizes of axes, by their names."""
@@ -54,11 +59,22 @@ class Model(Layer):
 
     `inputs` and `outputs` have names, dtypes and shapes. `reading` has the nodes that read what was
     computed, since the sizes of their results, or their trips, depend on it: no replay can do that,
-    so `TinyJit` raises `JitError` where it comes to one.
+    so `TinyJit` raises `JitError` where it comes to one. `plain` is empty, or names the first node
+    that takes no variables as sizes: then sizes within `bounds` are plain numbers.
     """
 
     # Only its tensors are in its `__dict__`.
-    __slots__ = ("_graph", "_host", "bounds", "inputs", "outputs", "reading")
+    __slots__ = (
+        "_extents",
+        "_graph",
+        "_host",
+        "_is_tried",
+        "bounds",
+        "inputs",
+        "outputs",
+        "plain",
+        "reading",
+    )
 
     def __init__(self, proto: Any, weights: Sequence[Weight], bounds: Bounds) -> None:
         from onnx import numpy_helper
@@ -71,6 +87,9 @@ class Model(Layer):
         )
         self.outputs = tuple(port_of(value) for value in proto.graph.output)
         self.bounds = _checked(bounds, self.inputs)
+        self._extents = {port.name: _extents(port, self.bounds) for port in self.inputs}
+        self.plain = ""
+        self._is_tried = False
         self._host = frozenset(needed & {port.name for port in self.inputs})
         constants = []
         used, statistics = _uses(graph)
@@ -90,13 +109,57 @@ class Model(Layer):
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """The outputs for these inputs: a tensor, or a tuple of several."""
-        values = self.values(*args, **kwargs)
-        results = [_result(values[name]) for name in self._graph.outputs]
+        given = self._bound(args, kwargs)
+        state = this_thread.state
+        general = self._generalised(given)
+        results: list[Any] | None = None
+        # Gradients of calls with several sizes are added, and a graph has one value of a variable.
+        if general and not state.recording:
+            results = self._general_results(given, general)
+        elif general and state.extents is not None and not self._is_tried:
+            # A capture will have variables as sizes: find out now if all operators take them.
+            with no_grad():
+                self._general_results(given, general)
+        if results is None:
+            results = self._results(given)
+        for name, value in given.items():
+            if isinstance(value, Tensor) and self._extents[name] and not self.plain:
+                note_extents(value, self._extents[name])
         return results[0] if len(results) == 1 else tuple(results)
+
+    def _general_results(
+        self, given: dict[str, Value], general: dict[str, Value]
+    ) -> list[Any] | None:
+        """The results with variables as sizes; None, and a warning, if only numbers give any."""
+        self._is_tried = True
+        try:
+            return self._results({**given, **general})
+        except JitError:
+            raise
+        except Exception as error:
+            self._results(given)  # or the error is raised here
+            where = getattr(error, "__notes__", ["in the plan of the model"])[0]
+            self.plain = f"{where}: {error}"
+            warnings.warn(
+                "the sizes within bounds are plain numbers, each with plans and captures of its "
+                f"own, {self.plain}",
+                stacklevel=4,
+            )
+            return None
+
+    def _results(self, given: dict[str, Value]) -> list[Any]:
+        values = self._run(given)
+        results = [_result(values[name]) for name in self._graph.outputs]
+        if not is_capturing():  # a captured function gives numbers itself
+            results = [with_numbers(one) if isinstance(one, Tensor) else one for one in results]
+        return results
 
     def values(self, *args: Any, **kwargs: Any) -> dict[str, Value]:
         """All values by their names in the file: inputs, outputs, and what is between them."""
-        values: dict[str, Value] = {**vars(self), **self._bound(args, kwargs)}
+        return self._run(self._bound(args, kwargs))
+
+    def _run(self, given: dict[str, Value]) -> dict[str, Value]:
+        values: dict[str, Value] = {**vars(self), **given}
         try:
             self._graph.run(values)
         except JitError as error:
@@ -104,6 +167,26 @@ class Model(Layer):
                 error.add_note(f"all that read values: {', '.join(self.reading)}")
             raise
         return values
+
+    def _generalised(self, given: dict[str, Value]) -> dict[str, Value]:
+        """The inputs whose sizes are within bounds, with variables as sizes.
+
+        Empty in a capture, whose arguments have them already, and if equal names have two sizes.
+        """
+        state = this_thread.state
+        if self.plain or state.transforming or state.observer is not None or state.calls:
+            return {}
+        found: dict[str, Value] = {}
+        sizes: dict[Extent, int] = {}
+        for name, value in given.items():
+            extents = self._extents[name]
+            if not isinstance(value, Tensor) or not extents or not is_within(value, extents):
+                continue
+            now = [(one, value.shape[axis]) for axis, one in extents.items()]
+            if any(sizes.setdefault(one, size) != size for one, size in now):
+                return {}
+            found[name] = copied_with(value, extents)
+        return found
 
     def __repr__(self) -> str:
         inputs, outputs = (", ".join(map(str, ports)) for ports in (self.inputs, self.outputs))
@@ -149,6 +232,17 @@ def _checked(bounds: Bounds, inputs: Sequence[Port]) -> tuple[tuple[str, int, in
         if not 0 <= least <= greatest:
             raise OnnxError(f"the bounds of axis {name!r} are {least} and {greatest}")
     return tuple((name, least, greatest) for name, (least, greatest) in bounds.items())
+
+
+def _extents(port: Port, bounds: Sequence[tuple[str, int, int]]) -> Extents:
+    """The variables for the sizes of the axes with bounds; sizes of 0 and 1 are plain numbers."""
+    known = {
+        name: Extent(name, max(least, 2), greatest)
+        for name, least, greatest in bounds
+        if greatest >= max(least, 2)
+    }
+    axes = enumerate(port.shape or ())
+    return {axis: known[size] for axis, size in axes if isinstance(size, str) and size in known}
 
 
 def _check_shape(
@@ -214,8 +308,9 @@ def load(source: str | os.PathLike[str] | bytes, bounds: Bounds | None = None) -
     names in the file, `parameters()` those to train. It works in `TinyJit`, `grad` and `vmap`.
 
     Axes of the inputs to which the file gives names may have any sizes. `bounds`, such as
-    `{"batch": (1, 64)}`, are the least and the greatest for some of them; a call with another size
-    raises `OnnxError`.
+    `{"batch": (1, 64)}`, are the least and the greatest for some of them: all sizes within them but
+    0 and 1 have one plan, and under `TinyJit` one capture. A call with another size raises
+    `OnnxError`.
 
     Raises `OnnxError` if the model is not valid, or has operators or data types that are not
     supported: the message lists them all. Also if `bounds` has a name that no axis has.

@@ -9,13 +9,15 @@ import numpy as np
 import numpy.typing as npt
 
 from ferrule.ir.dtype import DType, dtypes
+from ferrule.ir.expr import Expr, sint
+from ferrule.onnx.sizes import as_numbers, varies
 from ferrule.tensor import Tensor
 
 Array: TypeAlias = npt.NDArray[Any]
 
 Host: TypeAlias = Array
 """An input of a rule whose elements decide about shapes, axes or which node runs: it is known
-before anything is computed."""
+before anything is computed. If sizes that vary decide, its elements are objects; see `sizes.py`."""
 
 Statistic: TypeAlias = Tensor
 """An input of a rule that no gradient is wanted of, such as a running mean."""
@@ -112,7 +114,9 @@ def as_tensor(value: Tensor | Array | Constant) -> Tensor:
     """A value as a tensor."""
     if isinstance(value, Constant):
         return as_tensor(as_host(value)) if value.tensor is None else value.tensor
-    return value if isinstance(value, Tensor) else Tensor(value)
+    if isinstance(value, Tensor):
+        return value
+    return as_numbers(value) if varies(value) else Tensor(value)
 
 
 def as_host(value: Value) -> Array:
@@ -135,8 +139,9 @@ def is_host(value: Value) -> bool:
     return isinstance(value, np.ndarray) or (isinstance(value, Constant) and value.host is not None)
 
 
-def ints(value: Array | Sequence[int] | None, default: Sequence[int] = ()) -> tuple[int, ...]:
-    """Whole numbers from a one-dimensional array, or from one number."""
+def ints(value: Array | Sequence[int] | None, default: Sequence[sint] = ()) -> tuple[Any, ...]:
+    """Whole numbers, or expressions, from a one-dimensional array, or from one number."""
     if value is None:
         return tuple(default)
-    return tuple(int(number) for number in np.asarray(value).reshape(-1))
+    numbers = np.asarray(value).reshape(-1)
+    return tuple(number if isinstance(number, Expr) else int(number) for number in numbers)

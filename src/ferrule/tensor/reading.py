@@ -7,11 +7,12 @@ from typing import Any
 import numpy as np
 
 from ferrule.autograd import is_noting
+from ferrule.base.helpers import prod
 from ferrule.engine.realize import realize as compute
 from ferrule.ir.dtype import DTypeError, dtypes
 from ferrule.ir.expr import sint
 from ferrule.ir.lazy import Handle
-from ferrule.ir.shape.layout import storage_shape
+from ferrule.ir.shape.layout import held_shape
 from ferrule.ir.shape.view import ShapeError, prod_sint
 from ferrule.ir.storage import turn
 from ferrule.tensor.base import Tensor
@@ -114,12 +115,14 @@ def numpy(self: Tensor, copy: bool = True) -> Array:
     known = node.base_const()
     if known is not None and not hasattr(known, "bounds"):
         return np.full(shape, known, node.dtype.np)
-    whole = storage_shape(node.shape)
+    whole = held_shape(node.shape)
     if node.realized is None:
         compute([node])
     with turn:  # another thread's replay may be writing there
         memory = node.realized
         assert memory is not None
+        if memory.size != prod(whole):  # there is room for larger sizes
+            memory = memory.view(0, prod(whole))
         array = memory.copied(whole) if copy else memory.toCPU().reshape(whole)
     if whole == shape:
         return array

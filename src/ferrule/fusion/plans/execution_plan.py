@@ -157,16 +157,19 @@ class ExecutionPlan:
         self,
         nodes: list[LazyBuffer],
         values: Sequence[Mapping[Variable, int]] = (),
-        lengths: Mapping[Expr, int] = _NO_LENGTHS,
+        lengths: Mapping[Any, int] = _NO_LENGTHS,
+        has_room: bool = False,
     ) -> Schedule:
         """The schedule for `nodes`, which have the key that the plan was made for.
 
         `values` holds the values of each step's variables, if any has one, `lengths` those of
-        variables in the sizes of places. Raises `MemoryError` with a note that names the largest
-        values.
+        variables in the sizes of places. With `has_room` these are the greatest there may be, so
+        that a replay may have any, and the memory of nodes is taken as it is.
+
+        Raises `MemoryError` with a note that names the largest values.
         """
         try:
-            buffers = self._buffers(nodes, lengths)
+            buffers = self._buffers(nodes, lengths, has_room)
         except MemoryError as error:
             error.add_note(f"The largest values to be stored: {self._largest()}")
             raise
@@ -249,17 +252,20 @@ class ExecutionPlan:
                 stored[f"{value.shape} {value.dtype} ({readable_bytes(nbytes)})"] = nbytes
         return ", ".join(sorted(stored, key=lambda shown: -stored[shown])[:3])
 
-    def _buffers(self, nodes: list[LazyBuffer], lengths: Mapping[Expr, int]) -> list[Buffer]:
+    def _buffers(
+        self, nodes: list[LazyBuffer], lengths: Mapping[Any, int], has_room: bool
+    ) -> list[Buffer]:
         """The memory at each place."""
         arenas = [Buffer(device, nbytes, dtypes.uint8) for device, nbytes in self.arenas]
         buffers: list[Buffer] = []
         for place, node, size in self._sources:
+            is_whole = has_room and not isinstance(size, int)
             if not isinstance(size, int):
                 size = size.infer(lengths)
             if node is not None:
                 found = nodes[node].realized
                 assert found is not None, "a leaf lost its memory"
-                buffer = found if size == found.size else found.view(place.offset, size)
+                buffer = found if is_whole or size == found.size else found.view(place.offset, size)
             elif place.table is not None:
                 buffer = place.table
             elif place.arena is not None:

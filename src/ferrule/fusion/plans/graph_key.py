@@ -14,6 +14,7 @@ from ferrule.ir.expr import Expr
 from ferrule.ir.lazy import LazyBuffer
 from ferrule.ir.lazyop import LoadOps
 from ferrule.ir.node import GONE, needed_outside
+from ferrule.ir.shape.layout import is_dense
 
 Part: TypeAlias = tuple[Any, ...]
 
@@ -77,7 +78,9 @@ def parts_of(
                 offset = 0 if node in anywhere else buffer.byte_offset
             divisible = not is_watched or is_divisible(buffer)
             shape, dtype, device = node.shape, node.dtype, node.device
-            size, shared = buffer.size, bool(base._exports and base.arrays)
+            # The plan is for all sizes of dense memory, which the shape tells.
+            size = 0 if is_dense(shape) else buffer.size
+            shared = bool(base._exports and base.arrays)
             note((shape, dtype, device, owner, number, whole, offset, size, shared, divisible))
         elif srcs:
             op = node.op

@@ -37,7 +37,7 @@ from ferrule.ir.expr.build import (
 )
 from ferrule.ir.expr.numbers import is_zero, present_value, require, required
 from ferrule.ir.expr.values import alu, cast, is_adjacent, load, pack, select, uncast
-from ferrule.ir.expr.variable import BoundVariable, Length, Variable, is_exact, unbind
+from ferrule.ir.expr.variable import BoundVariable, Extent, Length, Variable, is_exact, unbind
 
 __all__ = [
     "BOOL",
@@ -50,6 +50,7 @@ __all__ = [
     "BoundVariable",
     "Expr",
     "ExprOp",
+    "Extent",
     "Length",
     "Node",
     "Variable",

@@ -74,10 +74,32 @@ class Length(Variable):
         return (Length, tuple(self.arg))
 
 
+class _Given(tuple[Any, ...]):
+    """The argument of an `Extent`, which is no other variable either."""
+
+    __slots__ = ()
+
+
+class Extent(Variable):
+    """A variable for the size of a tensor that was made without one.
+
+    Memory of such a size is dense, as the tensor's is, and a replay follows its value.
+    """
+
+    __slots__ = ()
+
+    def __new__(cls, name: str, min: int, max: int) -> Self:
+        """The interned variable."""
+        return Expr.__new__(cls, ExprOp.VARIABLE, INDEX, (), _Given((name, min, max)))
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (Extent, tuple(self.arg))
+
+
 def is_exact(size: Expr) -> bool:
-    """True if a size depends on the scheduler's variables only."""
+    """True if memory of a size is dense: it depends on lengths and extents only."""
     below = [node for node in size.vars() if not isinstance(node, BoundVariable)]
-    return all([isinstance(variable, Length) for variable in below])
+    return all([isinstance(variable, Length | Extent) for variable in below])
 
 
 class BoundVariable(Expr):

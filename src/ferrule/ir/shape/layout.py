@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ferrule.ir.expr import is_exact, sint, unbind
+from ferrule.ir.expr import Expr, is_exact, sint, unbind
 from ferrule.ir.shape.view import View, prod_sint, row_major
 
 
@@ -19,6 +19,28 @@ def storage_size(shape: Sequence[sint]) -> int:
     for length in shape:
         size *= length if isinstance(length, int) else length.max
     return size
+
+
+def is_dense(shape: Sequence[sint]) -> bool:
+    """True if sizes vary, and memory for them is dense."""
+    varying = [size for size in shape if isinstance(size, Expr)]
+    return bool(varying) and all([is_exact(size) for size in varying])
+
+
+def held_shape(shape: Sequence[sint]) -> tuple[int, ...]:
+    """The shape in which a value's elements lie in its memory, from its start on.
+
+    That of the memory, unless all sizes that vary are such that memory is dense: then the present
+    shape.
+    """
+    now = [n if isinstance(n, int) or not is_exact(n) else now_of(n) for n in shape]
+    return tuple([n if isinstance(n, int) else n.max for n in now])
+
+
+def now_of(size: sint) -> int:
+    """The present value of a size whose variables are bound."""
+    free, values = unbind(size)
+    return free if isinstance(free, int) else free.infer(values)
 
 
 def storage_view(shape: Sequence[sint]) -> View:

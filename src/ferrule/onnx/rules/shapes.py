@@ -9,7 +9,9 @@ from typing import Any
 import numpy as np
 
 from ferrule.ir.dtype import dtypes
+from ferrule.ir.expr import Expr, sint
 from ferrule.onnx.registry import rule
+from ferrule.onnx.sizes import settled, sizes_of, varies
 from ferrule.onnx.values import Array, Host, OnnxError, dtype_of, ints
 from ferrule.tensor import Tensor
 
@@ -39,20 +41,23 @@ def constant_of_shape(shape: Host, *, value: Array | None = None) -> Tensor:
 
 @rule("Shape")
 def shape_of(x: Tensor, *, start: int = 0, end: int | None = None) -> Array:
-    return np.asarray(x.shape[start:end], np.int64)
+    return sizes_of(x.shape[start:end])
 
 
 @rule("Size")
 def size_of(x: Tensor) -> Array:
-    return np.asarray(prod(x.shape), np.int64)
+    return settled(prod(x.shape))
 
 
 @rule("Range", 11)
 def arrange(start: Host, limit: Host, delta: Host, *, stash_type: int = 1) -> Tensor:
     first, step = start.item(), delta.item()
-    count = max(ceil((limit.item() - first) / step), 0)
-    steps: Tensor = Tensor.arange(count, dtype=_counting(start.dtype)) * step + first
-    return steps.cast(dtypes.from_np(start.dtype))
+    span = limit.item() - first
+    is_real = isinstance(span, float) or isinstance(step, float)
+    count = max(ceil(span / step) if is_real else -(-span // step), 0)
+    kind = np.result_type(*(np.int64 if varies(end) else end for end in (start, limit, delta)))
+    steps: Tensor = Tensor.arange(count, dtype=_counting(kind)) * step + first
+    return steps.cast(dtypes.from_np(kind))
 
 
 def _counting(dtype: Any) -> Any:
@@ -92,9 +97,16 @@ def flatten(x: Tensor, *, axis: int = 1) -> Tensor:
 @rule("Squeeze", 13)
 def squeeze(x: Tensor, axes: Host | None = None) -> Tensor:
     if axes is None:
-        return x.reshape(*(size for size in x.shape if size != 1))
+        return x.reshape(*(size for size in x.shape if not _is_one(size)))
     dropped = {axis % x.ndim for axis in ints(axes)}
     return x.reshape(*(size for axis, size in enumerate(x.shape) if axis not in dropped))
+
+
+def _is_one(size: sint) -> bool:
+    """Whether a size is 1; for one that may be 1 or not, a capture notes the answer."""
+    if isinstance(size, Expr) and not size.min <= 1 <= size.max:
+        return False
+    return int(size) == 1
 
 
 @rule("Squeeze")
