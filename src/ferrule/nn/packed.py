@@ -17,7 +17,7 @@ Order = np.ndarray[Any, np.dtype[np.int64]]
 
 
 @final
-@dataclasses.dataclass(init=False, eq=False)
+@dataclasses.dataclass(init=False, eq=False)  # with an initialiser of its own
 class PackedSequence:
     """Sequences of different lengths, for `RNN`, `LSTM` and `GRU`; see `nn.utils.rnn`.
 
