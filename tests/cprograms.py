@@ -61,7 +61,7 @@ class PortableC:
 
 def portable_source(uops: Sequence[UOp], name: str = "kernel") -> str:
     """The file with a program's function and `call`, which gives it its arguments."""
-    prelude = Prelude(PORTABLE)
+    prelude = Prelude(PORTABLE, vector_bytes=64)
     function = kernel_function(name, uops, prelude)
     arguments = ", ".join(
         f"({p.declaration(restrict=False).rpartition(p.name)[0]})(intptr_t)args[{p.slot}]"

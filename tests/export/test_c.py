@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import shutil
 import subprocess
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ from tests.export.programs import PROGRAMS, aliases, lengths, network, rand
 COMPILERS = [name for name in ("gcc", "clang") if shutil.which(name)]
 needs_compiler = pytest.mark.skipif(not COMPILERS, reason="no C compiler is installed")
 STRICT = ["-std=c11", "-pedantic", "-Wall", "-Wextra", "-Werror"]
+BUILDS = [*((name,) for name in COMPILERS), *((name, "-DNO_VECTORS") for name in COMPILERS[:1])]
 SANITIZED = ["-O0", "-fsanitize=address,undefined", "-fno-sanitize-recover=all"]
 
 # Reads the arguments from its input, runs the program twice, and writes results and states.
@@ -75,10 +77,11 @@ def close(found: np.ndarray, wanted: np.ndarray) -> None:
 
 
 @needs_compiler
-@pytest.mark.parametrize("compiler", COMPILERS)
+@pytest.mark.parametrize("command", BUILDS, ids=" ".join)
 @pytest.mark.parametrize("name", PROGRAMS)
-def test_programs_are_clean_and_right(name: str, compiler: str, tmp_path: Path) -> None:
+def test_programs_are_clean_and_right(name: str, command: Sequence[str], tmp_path: Path) -> None:
     """With all warnings as errors and both sanitizers, twice, so that states go on."""
+    compiler, *options = command
     step = PROGRAMS[name]()
     exported = step.export(tmp_path / "program.c", target="sse2")
     assert [file.name for file in exported.files] == ["program.c", "program.h"]
@@ -95,9 +98,9 @@ def test_programs_are_clean_and_right(name: str, compiler: str, tmp_path: Path) 
     )
     for _ in range(2):
         instance.run(values)
-    main = build(tmp_path, compiler, "program", *SANITIZED)
-    command = [str(main), *map(str, values.values())]
-    done = subprocess.run(command, input=given, capture_output=True, check=False)
+    main = build(tmp_path, compiler, "program", *SANITIZED, *options)
+    given_sizes = [str(main), *map(str, values.values())]
+    done = subprocess.run(given_sizes, input=given, capture_output=True, check=False)
     assert done.returncode == 0, f"{done.returncode}: {done.stderr.decode()[:3000]}"
     place = 0
     kinds = {spec.cell.block: spec.dtype for spec in (*program.results, *program.arguments)}

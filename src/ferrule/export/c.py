@@ -83,7 +83,7 @@ class _Writer:
         self.name = shared.name
         self.target = target
         self.in_file = in_file
-        self.prelude = Prelude(PORTABLE)
+        self.prelude = Prelude(PORTABLE, target.vector_bytes)
         self.linearizers = scheduled(self.program, target)
         self.functions: dict[str, KernelFunction] = {
             name: kernel_function(name, k.uops, self.prelude)
@@ -190,8 +190,8 @@ class _Writer:
         upper = self.name.upper()
         return (
             f"/* {self.name}: a program exported by ferrule, in standard C11.\n\n"
-            "   A value of several lanes is a short array, and what is done to it a loop over its\n"
-            "   lanes: compilers keep it in a vector register. With gcc or clang:\n\n"
+            "   A value of several lanes is a vector of gcc or clang, and an array for other\n"
+            "   compilers or with -DNO_VECTORS. It is fast with\n\n"
             f"     cc {' '.join(FLAGS)} -c {self.name}.c\n\n"
             f"   An example, on zeros: cc -D{upper}_EXAMPLE {self.name}.c -lm && ./a.out */"
         )

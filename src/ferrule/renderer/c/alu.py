@@ -167,6 +167,8 @@ _ALU: Final[dict[ExprOp, str | Callable[..., str]]] = {
     ExprOp.TF32: lambda t, a: t.call(cprelude.TF32_OF_FLOAT, a),
 }
 
+OPERATIONS: Final = frozenset(_ALU)
+
 
 def alu(op: ExprOp, t: Arithmetic, operands: Sequence[str]) -> str:
     """The expression for an operation on operands of `t.dtype` (for WHERE: a bool, then two).

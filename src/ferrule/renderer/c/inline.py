@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Final, final
 
 from ferrule.codegen.uops import NO_VALUE, UOp, UOps
@@ -23,6 +23,10 @@ _MAY_RENAME: Final = _RENAME | {UOps.CAST}
 _MAX_OPERATIONS: Final = 4  # operations of an inlined expression; not measured
 
 
+def _all_operands(u: UOp) -> Sequence[UOp]:
+    return u.src
+
+
 @final
 class Uses:
     """The form of each value of a program in a C text.
@@ -32,15 +36,18 @@ class Uses:
     are used before the register changes, so that the register can be read instead.
     """
 
-    def __init__(self, uops: Sequence[UOp]) -> None:
+    def __init__(
+        self, uops: Sequence[UOp], operands: Callable[[UOp], Sequence[UOp]] = _all_operands
+    ) -> None:
+        """`operands` gives the values that a UOp's text contains."""
         self.place = {u: i for i, u in enumerate(uops)}
-        self.live = _live(uops)
+        self.live = _live(uops, operands)
         self.scope = _scopes(uops)
         self.users: dict[UOp, list[UOp]] = defaultdict(list)
         self.sets: dict[UOp, list[int]] = defaultdict(list)
         for u in uops:
             if u in self.live:
-                for s in u.src:
+                for s in operands(u):
                     self.users[s].append(u)
             if u.op is UOps.SET:
                 self.sets[u.src[0]].append(self.place[u])
@@ -96,12 +103,12 @@ class Uses:
         return self.place[u]
 
 
-def _live(uops: Sequence[UOp]) -> set[UOp]:
+def _live(uops: Sequence[UOp], operands: Callable[[UOp], Sequence[UOp]]) -> set[UOp]:
     live: set[UOp] = set()
     for u in reversed(uops):
         if u.op in _EFFECTS or u in live:
             live.add(u)
-            live.update(u.src)
+            live.update(operands(u))
     return live
 
 

@@ -36,9 +36,13 @@ class Helper:
 class Prelude:
     """The text of a file before its kernel."""
 
-    def __init__(self, dialect: Dialect) -> None:
+    def __init__(self, dialect: Dialect, vector_bytes: int = 16) -> None:
         self.dialect = dialect
+        self.vector_bytes = vector_bytes
+        """The bytes of the processor's vectors."""
         self.parts: dict[str, str] = {}
+        self.shuffles: dict[tuple[str, tuple[int, ...], int], int] = {}
+        """The numbers of the orders of lanes that functions give."""
 
     def text(self) -> str:
         return "\n\n".join(self.parts.values())
