@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from tests.gradients import assert_gradients
 
 from ferrule import TinyJit
+from ferrule.device import Device
 from ferrule.dtype import DType, dtypes
 from ferrule.fusion.forms import has_kernels
 from ferrule.helpers import GlobalCounters
@@ -180,13 +181,14 @@ def test_tensors_without_axes_and_without_elements(device: str) -> None:
     assert empty.kthvalue(1, 0).values.shape == (0, 2)
 
 
-def test_it_is_lazy_and_the_order_alone_is_on_the_host(device: str) -> None:
-    x = Tensor(CUBE).realize()
+def test_it_is_lazy_and_at_most_the_order_is_on_the_host(device: str) -> None:
+    x = Tensor(CUBE.astype(np.float32)).realize()
     before = GlobalCounters.host_calls
     values, indices = (x * 2).sort()
     assert GlobalCounters.host_calls == before
     values.realize(indices)
-    assert GlobalCounters.host_calls == before + 1
+    has_row_functions = Device[device].row_function is not None
+    assert GlobalCounters.host_calls == before + (not has_row_functions)
 
 
 def test_captured(device: str) -> None:

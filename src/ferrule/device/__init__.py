@@ -310,7 +310,7 @@ class Compiled:
     `runtime(name, lib)` gives a program to be called as `program(*handles, vals=(), wait=False)`;
     `graph` is None, or called as `graph(jit_cache, input_rawbuffers, var_vals)`, and `loop` is None
     or called as `loop(steps, condition)`, which gives None or what runs these `LoopStep`s;
-    `sort_codes` is None, or sorts arrays of uint64 of the host in place. A device whose
+    `row_function` is None, or gives the program of a function of rows by its name. A device whose
     renderer, compiler and runtime are None only holds memory: tensors can be copied there and back.
     """
 
@@ -326,7 +326,7 @@ class Compiled:
         runtime: Callable[[str, bytes], Any] | None,
         graph: Callable[..., Any] | None = None,
         loop: Callable[..., Any] | None = None,
-        sort_codes: Callable[[Any], None] | None = None,
+        row_function: Callable[[str], Any] | None = None,
     ) -> None:
         self.device = device
         self.allocator = allocator
@@ -335,7 +335,7 @@ class Compiled:
         self.runtime = no_runtime(device) if runtime is None else runtime
         self.graph = graph
         self.loop = loop
-        self.sort_codes = sort_codes
+        self.row_function = row_function
         # Kernels differ where products may be rounded to tf32.
         self._runners_by: defaultdict[bool, dict[LazyOp, CompiledASTRunner]] = defaultdict(dict)
         self._winners_by: defaultdict[bool, dict[LazyOp, TunedSchedule | None]] = defaultdict(dict)

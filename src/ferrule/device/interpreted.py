@@ -56,7 +56,7 @@ class Interpreted:
 
     codegen = None
     graph = None
-    sort_codes = None
+    row_function = None
 
     def __init__(
         self,

@@ -219,6 +219,11 @@ class ASTRunner(JITRunner):
             self._needed = 1 + max(self.writes | self.reads)
             self._least_bytes = self.facts.least_bytes
 
+    @property
+    def is_general(self) -> bool:
+        """True if the kernel is for any length, and gets the one of its runs as `fixed`."""
+        return bool(self.fixed)
+
     def at(self, var_vals: Mapping[Any, int]) -> ASTRunner:
         """The runner of the same kernel with these values of its variables in each run."""
         if not self.vars:
@@ -367,6 +372,40 @@ def _launch_size(sizes: Sequence[sint] | None, var_vals: Mapping[Any, int]) -> l
         return None
     known = [size if isinstance(size, int) else size.infer(var_vals) for size in sizes]
     return known + [1] * (3 - len(known))
+
+
+@final
+class RowFunction(CompiledASTRunner):
+    """A native function of each row of uint64 numbers, which `program` has.
+
+    It writes `width` numbers for a row of `size` of them, and behind these it has `2 *
+    size` of scratch memory. The program gets the number of rows, `size`, `width` and `values`.
+    """
+
+    is_pure = True
+
+    def __init__(
+        self, program: Any, name: str, device: str, rows: int, size: int, width: int, *values: int
+    ) -> None:
+        super().__init__(None, f"{name}_{rows}_{size}", "")
+        self.program = program
+        self.function = name
+        self.device = device
+        self.size = size
+        self.width = width
+        self.values = values
+        self.fixed = (rows, size, width, *values)
+        self.mem_estimate = 8 * rows * (size + width)
+
+    @property
+    def is_general(self) -> bool:
+        """False: the sizes are of this function alone."""
+        return False
+
+    @property
+    def stride(self) -> int:
+        """The numbers of a row of the result, those of scratch memory too."""
+        return self.width + 2 * self.size
 
 
 class InterpretedASTRunner(ASTRunner):

@@ -265,7 +265,7 @@ class _LoopPlan:
             )
         )
         kernels = [s.runner for s in self.steps if isinstance(s.runner, ASTRunner)]
-        costs = [one.costs(0, lengths) for one in kernels if one.fixed]
+        costs = [one.costs(0, lengths) for one in kernels if one.is_general]
         self.enough = uses_worth_kernels(costs, target_of(loop.device))
         """The trips after which kernels pay that are for these lengths, not for any."""
         self.may_raise = any([step.runner.may_raise for step in self.steps])

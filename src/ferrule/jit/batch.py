@@ -90,7 +90,7 @@ def _enough(items: Sequence[JitItem]) -> float:
 
 def _for_any_size(items: Sequence[JitItem]) -> list[ASTRunner]:
     """The runners of kernels for any length, given those of this call."""
-    return [item.prg for item in items if isinstance(item.prg, ASTRunner) and item.prg.fixed]
+    return [item.prg for item in items if isinstance(item.prg, ASTRunner) and item.prg.is_general]
 
 
 def _batched(

@@ -354,7 +354,7 @@ def set_rng_state(state: Tensor, device: str | None = None) -> None:
 def randperm(
     cls: type[Tensor], /, n: int, device: str | None = None, dtype: DTypeLike | None = None
 ) -> Tensor:
-    """The numbers 0 to n - 1 in random order: the order of n random numbers (sorted on the host).
+    """The numbers 0 to n - 1 in random order: the order of n random numbers.
 
     >>> from ferrule import Tensor
     >>> sorted(Tensor.randperm(5).tolist())
@@ -372,7 +372,7 @@ def multinomial(self: Tensor, num_samples: int, replacement: bool = False) -> Te
     """Indices along the last axis, drawn with the weights there; int32.
 
     Without `replacement` no index is drawn twice: the first ones by exponential races. Of
-    several, they are sorted on the host.
+    several, they are sorted.
 
     Efraimidis, Spirakis: Weighted random sampling with a reservoir (2006).
 

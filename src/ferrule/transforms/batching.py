@@ -32,9 +32,10 @@ from ferrule.autograd import (
 )
 from ferrule.autograd.backward import entries_below
 from ferrule.base.records import dataclass
-from ferrule.device.runner import JITRunner
+from ferrule.device.runner import JITRunner, RowFunction
 from ferrule.engine.host import Array, HostFunction, on_host
 from ferrule.engine.random import Words, drawn_by, random_words
+from ferrule.engine.rows import row_node
 from ferrule.fusion.dynamic.templates import Template
 from ferrule.ir.buffer import Buffer
 from ferrule.ir.dtype import dtypes
@@ -382,6 +383,14 @@ def _custom(node: LazyBuffer, sources: Sequence[LazyBuffer | None], size: sint) 
     return found.node
 
 
+def _of_rows(node: LazyBuffer, sources: Sequence[LazyBuffer | None], size: sint) -> LazyBuffer:
+    """A function of rows has the lanes as more of them."""
+    runner: RowFunction = node.arg
+    (codes,) = sources
+    assert codes is not None, "nothing has lanes"
+    return row_node(runner.function, codes, runner.width, *runner.values)
+
+
 def _of_template(node: LazyBuffer, sources: Sequence[LazyBuffer | None], size: sint) -> LazyBuffer:
     """A function whose leading axes are rows has the lanes as more of them."""
     template: Template = node.arg
@@ -394,6 +403,7 @@ LANE_RULES: Final[dict[Any, LaneRule]] = {
     LoadOps.CUSTOM: _custom,
     LoadOps.ASSIGN: _assigned,
     LoadOps.TEMPLATE: _of_template,
+    RowFunction: _of_rows,
 }
 """The rules of ops and of runners that need to know which of their sources have lanes."""
 

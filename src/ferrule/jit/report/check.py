@@ -390,7 +390,7 @@ def _elements(node: LazyBuffer) -> Array:
 
 def _for_any_length(runners: Iterable[JITRunner]) -> set[LazyOp | None]:
     """The kernels that are for any length."""
-    return {runner.ast for runner in runners if isinstance(runner, ASTRunner) and runner.fixed}
+    return {runner.ast for runner in runners if isinstance(runner, ASTRunner) and runner.is_general}
 
 
 def _differences(name: str, replayed: Any, plain: Any, may_round: bool) -> Iterator[str]:

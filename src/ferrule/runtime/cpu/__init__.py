@@ -17,7 +17,7 @@ from ferrule.runtime.cpu.graph import CPUGraph
 from ferrule.runtime.cpu.llvm import CPUCompiler, host_compiler
 from ferrule.runtime.cpu.loop import cpu_loop
 from ferrule.runtime.cpu.memory import CPUAllocator, CPUMemory
-from ferrule.runtime.cpu.program import CPUProgram, sort_codes
+from ferrule.runtime.cpu.program import CPUProgram, row_function
 
 if TYPE_CHECKING:
     from ferrule.codegen.uops import UOp
@@ -57,5 +57,5 @@ def device(name: str) -> Compiled:
     compiler = host_compiler()
     renderer = _HostRenderer(compiler.target)
     return Compiled(
-        name, CPUAllocator(), renderer, compiler, CPUProgram, CPUGraph, cpu_loop, sort_codes
+        name, CPUAllocator(), renderer, compiler, CPUProgram, CPUGraph, cpu_loop, row_function
     )

@@ -19,7 +19,7 @@ from ferrule.ir.buffer import Buffer
 from ferrule.ir.expr import Variable
 from ferrule.runtime.cpu.memory import CPUMemory
 from ferrule.runtime.cpu.pool import SLOT_BYTES, batch_record, record
-from ferrule.runtime.cpu.program import CPUProgram, native_runtime
+from ferrule.runtime.cpu.program import NativeProgram, native_runtime
 
 
 @final
@@ -121,7 +121,7 @@ class CPUGraph(GraphExecutor):
 def _step(item: JitItem, var_vals: dict[Any, int]) -> _Step:
     runner: Any = item.prg
     handles: list[Any] = [None if buffer is None else buffer._buf for buffer in item.rawbufs]
-    if isinstance(runner, CompiledASTRunner) and isinstance(runner.program, CPUProgram):
+    if isinstance(runner, CompiledASTRunner) and isinstance(runner.program, NativeProgram):
         addresses = [0 if handle is None else handle.address for handle in handles]
         values = [*runner.fixed, *[variable.infer(var_vals) for variable in runner.vars]]
         program = runner.program

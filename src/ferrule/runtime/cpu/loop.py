@@ -14,7 +14,7 @@ from ferrule.device import BufferCopy, CompiledASTRunner
 from ferrule.device.loop import LoopStep, Operand, Stream
 from ferrule.ir.buffer import Buffer
 from ferrule.runtime.cpu.pool import SLOT_BYTES, batch_record, record
-from ferrule.runtime.cpu.program import CPUProgram, native_runtime
+from ferrule.runtime.cpu.program import NativeProgram, native_runtime
 
 _TOTAL: Final = 7  # the slot of a batch's record with the number of items to run
 _LEFT: Final = 8  # the slot with the number of those that are left
@@ -35,7 +35,7 @@ def _is_native(step: LoopStep) -> bool:
     runner = step.runner
     if isinstance(runner, BufferCopy):
         return True
-    return isinstance(runner, CompiledASTRunner) and isinstance(runner.program, CPUProgram)
+    return isinstance(runner, CompiledASTRunner) and isinstance(runner.program, NativeProgram)
 
 
 @final

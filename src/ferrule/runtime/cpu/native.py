@@ -44,7 +44,8 @@ WORKER, STOP = "ferrule.worker", "ferrule.stop"
 LAUNCH, REPLAY = "ferrule.launch", "ferrule.replay"
 COPY, COPY_EXTENT = "ferrule.copy", "ferrule.copy.extent"
 WHILE, WHILE_EXTENT = "ferrule.while", "ferrule.while.extent"
-SORT = "ferrule.sort"
+SORT, SELECT, MEDIAN = "ferrule.sort", "ferrule.select", "ferrule.median"
+ROWS_EXTENT = "ferrule.rows.extent"
 PYTHON_LAUNCH, PYTHON_REPLAY = "ferrule.python_launch", "ferrule.python_replay"
 
 # Numbers of the scheduler. Blocks are for balance among threads, and for a look at the clock in

@@ -81,7 +81,8 @@ def runtime_externals() -> dict[str, int]:
 def runtime_functions() -> tuple[str, ...]:
     """The names of the functions that the native runtime defines."""
     names = [native.WORKER, native.STOP, native.LAUNCH, native.REPLAY]
-    names += [native.COPY, native.COPY_EXTENT, native.WHILE, native.WHILE_EXTENT, native.SORT]
+    names += [native.COPY, native.COPY_EXTENT, native.WHILE, native.WHILE_EXTENT]
+    names += [native.SORT, native.SELECT, native.MEDIAN, native.ROWS_EXTENT]
     if _has_python_calls:
         names += [native.PYTHON_LAUNCH, native.PYTHON_REPLAY]
     return tuple(names)
@@ -155,9 +156,12 @@ class NativeRuntime:
         """The kernel that copies, and its extent: destination, source, bytes."""
         self.while_ = code.address(native.WHILE), code.address(native.WHILE_EXTENT)
         """The kernel that ends a loop: condition, number of items left, number of trips."""
-        arguments = (ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64)
-        self.sort = ctypes.CFUNCTYPE(None, *arguments)(code.address(native.SORT))
-        """`sort(codes, memory for a row, rows, codes of each)`: see `native_sort`."""
+        symbols = {"sort": native.SORT, "select": native.SELECT, "median": native.MEDIAN}
+        self.row_functions = {
+            name: (code.address(symbol), code.address(native.ROWS_EXTENT))
+            for name, symbol in symbols.items()
+        }
+        """Kernels of rows of codes, with their extents: see `native_sort`."""
         self._memory = mmap.mmap(-1, mmap.PAGESIZE, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
         self.pool = ctypes.addressof(ctypes.c_char.from_buffer(self._memory))
         self._worker = ctypes.CFUNCTYPE(None, ctypes.c_void_p)(code.address(native.WORKER))

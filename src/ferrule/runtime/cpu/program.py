@@ -7,16 +7,12 @@ import time
 from collections.abc import Sequence
 from functools import cache
 from struct import Struct
-from typing import Any, TypeAlias, final
-
-import numpy as np
+from typing import final
 
 from ferrule.base.config import config
 from ferrule.runtime.cpu import pool
 from ferrule.runtime.cpu.llvm import host_compiler, load_object
 from ferrule.runtime.cpu.memory import CPUMemory
-
-Array: TypeAlias = np.ndarray[Any, Any]
 
 
 @cache
@@ -33,49 +29,23 @@ def native_runtime() -> pool.NativeRuntime:
     return pool.NativeRuntime(code, arch)
 
 
-def sort_codes(codes: Array) -> None:
-    """Sort the rows of a contiguous array of uint64 in place, by their upper halves, stably."""
-    size = codes.shape[-1]
-    row = np.empty(size, codes.dtype)
-    rows = codes.size // max(size, 1)
-    native_runtime().sort(codes.ctypes.data, row.ctypes.data, rows, size)
-
-
 @cache
 def table_packer(n_slots: int) -> Struct:
     """The packer of an argument table of `n_slots` addresses and values."""
     return Struct(f"={n_slots}q")
 
 
-_BODY = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64)
-
-
-@final
-class CPUProgram:
-    """A compiled kernel, ready to run.
-
-    `lib` is an object file that defines `name` and `name.extent`, by the CPU's binary interface
-    (docs/design/interfaces.md, §3). `fxn(table, start, stop)` is the kernel itself. `mem` is its
-    machine code, read-only; it is empty if LLVM loaded it. `helper_handle` has the functions that
-    the kernel may call.
-
-    Raises `ObjectError` for a file that is malformed or lacks the two functions.
+class NativeProgram:
+    """A kernel in native code, ready to run: a body and an extent, by the CPU's binary interface
+    (docs/design/interfaces.md, §3).
     """
 
-    helper_handle = pool.process
-
-    def __init__(self, name: str, lib: bytes) -> None:
-        self.name = name
-        self.lib = lib
+    def __init__(self, body: int, extent: int) -> None:
         runtime = native_runtime()
-        extent_name = f"{name}.extent"
-        self._code = load_object(lib, pool.kernel_externals, (name, extent_name))
-        self.mem = self._code.mem
-        self.body = self._code.address(name)
-        self.extent = self._code.address(extent_name)
-        self.fxn = _BODY(self.body)
+        self.body = body
+        self.extent = extent
         self._threads = runtime.threads
-        self._record, address = pool.record([self.body, self.extent, runtime.pool, 0])
+        self._record, address = pool.record([body, extent, runtime.pool, 0])
         self._launch = runtime.launcher(address)
 
     def __call__(
@@ -96,3 +66,35 @@ class CPUProgram:
             # Its slice of time was over; here Python handles signals.
             taken = self._launch(table, taken, threads)
         return time.perf_counter() - started if wait else None
+
+
+@cache
+def row_function(name: str) -> NativeProgram:
+    """The function of rows of codes with this name; see `native_sort`."""
+    return NativeProgram(*native_runtime().row_functions[name])
+
+
+_BODY = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64)
+
+
+@final
+class CPUProgram(NativeProgram):
+    """A compiled kernel, ready to run.
+
+    `lib` is an object file that defines `name` and `name.extent`. `fxn(table, start, stop)` is the
+    kernel itself. `mem` is its machine code, read-only; it is empty if LLVM loaded it.
+    `helper_handle` has the functions that the kernel may call.
+
+    Raises `ObjectError` for a file that is malformed or lacks the two functions.
+    """
+
+    helper_handle = pool.process
+
+    def __init__(self, name: str, lib: bytes) -> None:
+        self.name = name
+        self.lib = lib
+        extent_name = f"{name}.extent"
+        self._code = load_object(lib, pool.kernel_externals, (name, extent_name))
+        self.mem = self._code.mem
+        super().__init__(self._code.address(name), self._code.address(extent_name))
+        self.fxn = _BODY(self.body)

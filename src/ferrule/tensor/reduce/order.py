@@ -1,9 +1,9 @@
 """The order of elements along the last axis, and what is picked by it.
 
-Orders are found on the host, and the first few elements of one by kernels. The elements are
-gathered by them on their device, so that gradients flow to where each came from. NaN counts as the
-largest. What the host sorts are numbers that hold an element and its position, made on the device,
-where both fit into 64 bits: by digits, if the rows are long and the device has native code for it.
+Codes are sorted: numbers that hold an element and its position, made on the device, where both fit
+into 64 bits. A device with functions of rows has native ones for that; else the host sorts, but the
+first few elements are found by kernels. The elements are gathered by their positions on the device,
+so that gradients flow to where each came from. NaN counts as the largest.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from ferrule.autograd.concat import concatenated
 from ferrule.autograd.iota import iota, position_dtype
 from ferrule.device import Device
 from ferrule.engine.host import on_host
+from ferrule.engine.rows import by_rows
 from ferrule.fusion.forms import has_kernels
 from ferrule.ir.dtype import dtypes
 from ferrule.ir.expr import sint
@@ -39,10 +40,6 @@ _NAN_BITS = 0x7FC00000
 _NAN_CODE = (_NAN_BITS | _SIGN) << _PLACE_BITS  # no code of a number is as large
 _LAST_CODE = (1 << 64) - 1
 _MAX_SORTED_WHOLE = 256  # elements of a row up to which NumPy sorts it faster than it partitions it
-_COMPARED_NS = 1.2
-"""Nanoseconds for each element of a row and each bit of its size: NumPy's sort (Zen 4, 2026-11)."""
-_CALL_NS, _DIGITS_NS, _MOVED_NS = 3500, 1000, 5
-"""Nanoseconds of a sort by digits: for the call, each row, and each element (Zen 4, 2026-11)."""
 _MAX_PASSES = 16
 """Elements that are found one by one: each takes 0.2 cycles for each element of the row, where a
 partition takes 3 to 8."""
@@ -65,19 +62,6 @@ def sorted_places(array: Array, descending: bool = False) -> Array:
         return np.argsort(keys, axis=-1, kind="stable")
     from_end: Array = np.argsort(np.flip(keys, -1), axis=-1, kind="stable")
     return np.flip(keys.shape[-1] - 1 - from_end, -1)
-
-
-def _sorted(codes: Array, device: str) -> Array:
-    """The whole order: by digits where that takes less time than comparisons do."""
-    sort = Device[device].sort_codes
-    size = codes.shape[-1]
-    rows = codes.size // size
-    by_digits = _CALL_NS + rows * (_DIGITS_NS + size * _MOVED_NS)
-    if sort is None or rows * size * size.bit_length() * _COMPARED_NS < by_digits:
-        return np.sort(codes, axis=-1)
-    ordered = np.array(codes, order="C")
-    sort(ordered)
-    return ordered
 
 
 def _first(codes: Array, start: int, stop: int) -> Array:
@@ -212,9 +196,17 @@ def _one_of_codes(function: Any, x: TracedValue, *args: Any) -> TracedValue:
     """The position in the code that `function(codes, where those of NaN begin, *args)` picks."""
     size = known_size(x.shape[-1], "sort")
     codes = _codes(x, False)
-    nan = _NAN_CODE if dtypes.is_float(x.dtype) else _LAST_CODE
-    code = on_host(function, [codes], (*x.shape[:-1], 1), codes.dtype, nan, *args)
+    code = on_host(function, [codes], (*x.shape[:-1], 1), codes.dtype, _nan_code(x), *args)
     return _places(code, size)
+
+
+def _nan_code(x: TracedValue) -> int:
+    """A number that no code of an element reaches unless it is NaN."""
+    return _NAN_CODE if dtypes.is_float(x.dtype) else _LAST_CODE
+
+
+def _has_row_functions(x: TracedValue) -> bool:
+    return Device[x.node.device].row_function is not None and 0 not in x.shape
 
 
 def argsort(x: TracedValue, descending: bool = False) -> TracedValue:
@@ -229,7 +221,11 @@ def _argsort(x: TracedValue, descending: bool) -> TracedValue:
     if not _has_codes(x):
         return _on_last(sorted_places, x, known_size(size, "argsort"), descending)
     codes = _codes(x, descending)
-    places = _places(on_host(_sorted, [codes], codes.shape, codes.dtype, codes.node.device), size)
+    if _has_row_functions(codes):
+        ordered = by_rows("sort", codes, known_size(codes.shape[-1], "sort"))
+    else:
+        ordered = on_host(np.sort, [codes], codes.shape, codes.dtype)
+    places = _places(ordered, size)
     return places if isinstance(size, int) else part_of(places, 0, size)
 
 
@@ -248,6 +244,8 @@ def _first_places(x: TracedValue, start: int, stop: int, descending: bool) -> Tr
         found = TracedValue(by_kernels(x.detach().node, _one_by_one, start, stop, descending))
         return _places(found, size)
     codes = _codes(x, descending)
+    if _has_row_functions(codes):
+        return _places(by_rows("select", codes, stop - start, start), size)
     shape = (*x.shape[:-1], stop - start)
     return _places(on_host(_first, [codes], shape, codes.dtype, start, stop), size)
 
@@ -270,6 +268,11 @@ def median(x: TracedValue, ignore_nan: bool) -> TracedValue:
     """The position of the median, on a last axis of size 1."""
     if not _has_codes(x):
         return _on_last(_median, x, 1, ignore_nan)
+    if x.shape[-1] != 0 and _has_row_functions(x):
+        size = known_size(x.shape[-1], "sort")
+        nan = _nan_code(x) - (1 << 64)  # as a signed number
+        code = by_rows("median", _codes(x, False), 1, nan, int(ignore_nan))
+        return _places(code, size)
     return _one_of_codes(_median_code, x, ignore_nan)
 
 

@@ -1,8 +1,8 @@
 """Sorting, and the elements that an order picks: the k-th, the median, quantiles, the mode.
 
-Orders are computed on the host, when they are needed. Sorting is stable: equal elements stay in
-their order. NaN counts as the largest. Positions are int32. Gradients flow to the elements that
-were picked.
+Orders are computed when they are needed, on the host where a device has no functions for it.
+Sorting is stable: equal elements stay in their order. NaN counts as the largest. Positions are
+int32. Gradients flow to the elements that were picked.
 """
 
 from __future__ import annotations
