@@ -185,6 +185,7 @@ class _FunctionText:
         self.chunks = chunks
         self.uses = Uses(uops, _operands)
         self.bounds = bounds(uops, has_blocks=False)
+        self.read = {u.src[0] for u in uops if u.op is UOps.GET}
         self.top: list[str] = []
         self.lines: list[str] = []
         self.depth = 1
@@ -213,6 +214,13 @@ class _FunctionText:
             kind = vectors.vector_type(self.prelude, dtype_of(u), u.lanes)
         name = self.new(prefix)
         self.emit(f"{how}{kind} {name} = {bare(value)};")
+        return name
+
+    def register(self, u: UOp) -> str:
+        """A variable for a register; compilers warn of one that is never read."""
+        name = self.define(u, self.operand(u), "acc", "")
+        if u not in self.read:
+            self.emit(f"(void){name};")
         return name
 
     def expression(self, u: UOp, value: str) -> str:
@@ -438,7 +446,7 @@ _VALUES: Final[dict[UOps, Callable[[_FunctionText, UOp], str]]] = {
     UOps.EXTRACT: lambda function, u: function.lane(u.src[0], u.arg),
     UOps.SHUFFLE: _FunctionText.shuffle,
     UOps.HREDUCE: _FunctionText.halve,
-    UOps.REG: lambda function, u: function.define(u, function.operand(u), "acc", ""),
+    UOps.REG: _FunctionText.register,
     UOps.GET: _FunctionText.expression_of,
     UOps.LOAD: _FunctionText.load,
 }
