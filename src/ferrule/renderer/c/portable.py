@@ -185,7 +185,7 @@ class _FunctionText:
         self.chunks = chunks
         self.uses = Uses(uops, _operands)
         self.bounds = bounds(uops, has_blocks=False)
-        self.read = {u.src[0] for u in uops if u.op is UOps.GET}
+        self.read = {u.src[0] for u in uops if u.op is UOps.GET and u in self.uses.live}
         self.top: list[str] = []
         self.lines: list[str] = []
         self.depth = 1
