@@ -190,7 +190,8 @@ def load(
         path = Path(folder, "archive.pt")
         path.write_bytes(f.read())
         found = torch_load(path, map_location)
-        Tensor.realize(*(leaf for leaf in leaves(found) if isinstance(leaf, Tensor)))
+        if tensors := [leaf for leaf in leaves(found) if isinstance(leaf, Tensor)]:
+            Tensor.realize(*tensors)
     return found
 
 

@@ -34,6 +34,7 @@ HEADER: Final = """\
 #define LANE(vector, i) (vector).lane[i]
 #endif
 #if defined(__GNUC__)
+#pragma GCC diagnostic ignored "-Wtautological-compare" /* a NaN is not equal to itself */
 #define INLINE static inline __attribute__((always_inline))
 #else
 #define INLINE static inline
