@@ -60,7 +60,8 @@ LAYERS = [
     name
     for name in nn.__all__
     if inspect.isclass(getattr(nn, name)) and name not in ("Identity", "Parameter", "Sequential")
-    if getattr(nn, name).forward is not nn.Module.forward  # containers, which are not called
+    # Not containers, which are not called, nor records of what was found about layers.
+    if getattr(getattr(nn, name), "forward", nn.Module.forward) is not nn.Module.forward
 ]
 
 
