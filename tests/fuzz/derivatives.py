@@ -64,14 +64,15 @@ OPTIONS = ("scale_grad_by_freq=", "padding_idx=")
 # Where two of their operands are equal, each has half of the derivative: the mean of both sides.
 HALVES = words("maximum minimum fmax fmin")
 
-# The derivative of a norm at 0 is 0 by definition, also where it is smooth there; a pseudoinverse
+# The derivative of a norm at 0 is 0 by definition, also where it is smooth there; that of a cube
+# root is infinite, which differences in directions that leave the 0 do not show; a pseudoinverse
 # is not even continuous at singular matrices, as those of round numbers often are; a target may be
 # cut to an integer; and differences to both sides do not show corners that cancel: of losses with
 # one in their slopes at both 1 and -1, where one element comes in as another one leaves, and of a
 # sign that changes together with a size.
 AT_ROUND_NUMBERS = words(
-    """lp_pool1d lp_pool2d lp_pool3d LPPool1d LPPool2d LPPool3d pinv pinverse multilabel_margin_loss
-    smooth_l1_loss huber_loss SmoothL1Loss HuberLoss copysign"""
+    """lp_pool1d lp_pool2d lp_pool3d LPPool1d LPPool2d LPPool3d cbrt pinv pinverse
+    multilabel_margin_loss smooth_l1_loss huber_loss SmoothL1Loss HuberLoss copysign"""
 )
 
 
