@@ -17,12 +17,12 @@ def rand(*shape: int, seed: int = 0) -> Array:
 
 
 class Net:
-    """Convolutions, pooling and a linear layer."""
+    """Convolutions, pooling and a linear layer, of square images."""
 
-    def __init__(self) -> None:
-        self.c1 = nn.Conv2d(1, 4, 3, padding=1)
-        self.c2 = nn.Conv2d(4, 6, 3, padding=1)
-        self.l1 = nn.Linear(6 * 2 * 2, 10)
+    def __init__(self, side: int = 8, channels: tuple[int, int] = (4, 6)) -> None:
+        self.c1 = nn.Conv2d(1, channels[0], 3, padding=1)
+        self.c2 = nn.Conv2d(*channels, 3, padding=1)
+        self.l1 = nn.Linear(channels[1] * (side // 4) ** 2, 10)
 
     def __call__(self, x: Tensor) -> Tensor:
         x = self.c1(x).relu().max_pool2d(2)

@@ -10,28 +10,13 @@ from ferrule import Tensor, TinyJit, Variable, nn
 from ferrule.export import ExportError, exported_program
 from ferrule.export.interpret import Instance
 from ferrule.export.program import BlockKind
-
-
-def rand(*shape: int, seed: int = 0) -> np.ndarray:
-    return np.random.default_rng(seed).standard_normal(shape).astype(np.float32)
-
-
-class Net:
-    def __init__(self) -> None:
-        self.c1 = nn.Conv2d(1, 8, 3, padding=1)
-        self.c2 = nn.Conv2d(8, 16, 3, padding=1)
-        self.l1 = nn.Linear(16 * 7 * 7, 10)
-
-    def __call__(self, x: Tensor) -> Tensor:
-        x = self.c1(x).relu().max_pool2d(2)
-        x = self.c2(x).relu().max_pool2d(2)
-        return self.l1(x.flatten(1))
+from tests.export.programs import Net, rand
 
 
 @pytest.mark.parametrize("packed", [True, False])
 def test_a_network_gives_the_replays_bits(packed: bool) -> None:
     Tensor.manual_seed(0)
-    net = Net()
+    net = Net(28, (8, 16))
     for parameter in nn.state.get_parameters(net):
         parameter.requires_grad = False
 
@@ -61,7 +46,7 @@ def test_a_network_gives_the_replays_bits(packed: bool) -> None:
 
 def test_a_training_step_keeps_parameters_and_the_optimizer_as_state() -> None:
     Tensor.manual_seed(0)
-    net = Net()
+    net = Net(28, (8, 16))
     optimizer = nn.optim.Adam(nn.state.get_parameters(net), lr=1e-3)
 
     @TinyJit

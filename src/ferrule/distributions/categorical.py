@@ -27,8 +27,11 @@ class _Choice(Distribution):
         "logits": constraints.real_vector,
     }
 
-    def _set_choice(
-        self, validate_args: bool | None, probs: Parameter | None, logits: Parameter | None
+    def __init__(
+        self,
+        probs: Parameter | None = None,
+        logits: Parameter | None = None,
+        validate_args: bool | None = None,
     ) -> None:
         self._one_of(probs=probs, logits=logits)
         self._set_up(validate_args, probs=probs, logits=logits)
@@ -104,14 +107,6 @@ class Categorical(_Choice):
 
     has_enumerate_support = True
 
-    def __init__(
-        self,
-        probs: Parameter | None = None,
-        logits: Parameter | None = None,
-        validate_args: bool | None = None,
-    ) -> None:
-        self._set_choice(validate_args, probs, logits)
-
     @property
     def support(self) -> Constraint:
         return constraints.integer_interval(0, self._events - 1)
@@ -147,7 +142,7 @@ class _Vector(_Choice):
         logits: Parameter | None = None,
         validate_args: bool | None = None,
     ) -> None:
-        self._set_choice(validate_args, probs, logits)
+        super().__init__(probs, logits, validate_args)
         self._event_shape = (self._events,)
 
     has_enumerate_support = True
@@ -236,7 +231,7 @@ class Multinomial(_Choice):
                 f"Multinomial: total_count is one whole number of at least 0, not {total_count!r}"
             )
         self.total_count = total_count
-        self._set_choice(validate_args, probs, logits)
+        super().__init__(probs, logits, validate_args)
         self._event_shape = (self._events,)
 
     def _settings(self) -> dict[str, Any]:
@@ -298,7 +293,7 @@ class RelaxedOneHotCategorical(_Choice):
         logits: Parameter | None = None,
         validate_args: bool | None = None,
     ) -> None:
-        self._set_choice(validate_args, probs, logits)
+        super().__init__(probs, logits, validate_args)
         self._event_shape = (self._events,)
         like = self._parameter
         self.temperature = as_tensors({"temperature": temperature, "like": like})["temperature"]

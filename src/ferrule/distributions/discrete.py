@@ -24,6 +24,14 @@ class _Chance(Distribution):
 
     arg_constraints: ClassVar = {"probs": constraints.unit_interval, "logits": constraints.real}
 
+    def __init__(
+        self,
+        probs: Parameter | None = None,
+        logits: Parameter | None = None,
+        validate_args: bool | None = None,
+    ) -> None:
+        self._set_chance(validate_args, probs, logits)
+
     def _set_chance(
         self,
         validate_args: bool | None,
@@ -60,14 +68,6 @@ class Bernoulli(_Chance):
     """
 
     has_enumerate_support = True
-
-    def __init__(
-        self,
-        probs: Parameter | None = None,
-        logits: Parameter | None = None,
-        validate_args: bool | None = None,
-    ) -> None:
-        self._set_chance(validate_args, probs, logits)
 
     @property
     def support(self) -> Constraint:
@@ -110,14 +110,6 @@ class Geometric(_Chance):
     >>> Geometric(0.25).mean.item()
     3.0
     """
-
-    def __init__(
-        self,
-        probs: Parameter | None = None,
-        logits: Parameter | None = None,
-        validate_args: bool | None = None,
-    ) -> None:
-        self._set_chance(validate_args, probs, logits)
 
     @property
     def support(self) -> Constraint:

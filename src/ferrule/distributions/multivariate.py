@@ -106,54 +106,45 @@ def half_log_det(factor: Tensor) -> Tensor:
     return factor.diagonal(0, -2, -1).log().sum(-1)
 
 
-@final
-class MultivariateNormal(Distribution):
-    """Normal vectors with a mean `loc`, and one of three: their covariance, its inverse
-    (`precision_matrix`), or its lower Cholesky factor (`scale_tril`), which needs no work.
-
-    >>> from ferrule import Tensor
-    >>> from ferrule.distributions import MultivariateNormal
-    >>> MultivariateNormal(Tensor.zeros(2), Tensor.eye(2)).rsample((3,)).shape
-    (3, 2)
-    """
+class _WithCovariance(Distribution):
+    """A distribution with one of three: a covariance, its inverse, or its lower Cholesky factor."""
 
     arg_constraints: ClassVar = {
-        "loc": constraints.real_vector,
         "covariance_matrix": constraints.positive_definite,
         "precision_matrix": constraints.positive_definite,
         "scale_tril": constraints.lower_cholesky,
     }
     has_rsample = True
-    loc: Tensor
     scale_tril: Tensor
 
-    def __init__(
+    def _set_covariance(
         self,
-        loc: Parameter,
-        covariance_matrix: Parameter | None = None,
-        precision_matrix: Parameter | None = None,
-        scale_tril: Parameter | None = None,
-        validate_args: bool | None = None,
+        validate_args: bool | None,
+        covariance_matrix: Parameter | None,
+        precision_matrix: Parameter | None,
+        scale_tril: Parameter | None,
+        **others: Parameter,
     ) -> None:
+        """Set the parameters, and the Cholesky factor, which all is computed with."""
         matrices = {
             "covariance_matrix": covariance_matrix,
             "precision_matrix": precision_matrix,
             "scale_tril": scale_tril,
         }
         self._one_of(**matrices)
-        (self._kind,) = [name for name, value in matrices.items() if value is not None]
-        self._set_up(validate_args, loc=loc, **matrices)
-        self._size = known_size(self.loc.shape[-1], "MultivariateNormal")
-        self._event_shape = (self._size,)
-        matrix = self._given[self._kind]
-        if tuple(matrix.shape[-2:]) != (*self._event_shape, *self._event_shape):
+        (kind,) = [name for name, value in matrices.items() if value is not None]
+        self._set_up(validate_args, **others, **matrices)
+        matrix = self._given[kind]
+        self._size = known_size(matrix.shape[-1], type(self).__name__)
+        loc = self._given.get("loc", matrix)
+        if (loc.shape[-1], *matrix.shape[-2:]) != (self._size,) * 3:
             raise ShapeError(
-                f"MultivariateNormal: {self._kind} of shape {tuple(matrix.shape)} does not fit"
-                f" vectors of {self._event_shape[0]} elements"
+                f"{type(self).__name__}: {kind} of shape {tuple(matrix.shape)} does not fit vectors"
+                f" of {loc.shape[-1]} elements"
             )
-        if self._kind == "covariance_matrix":
+        if kind == "covariance_matrix":
             self.scale_tril = matrix.cholesky()
-        elif self._kind == "precision_matrix":
+        elif kind == "precision_matrix":
             self.scale_tril = cholesky_of_inverse(matrix)
 
     @property
@@ -167,6 +158,37 @@ class MultivariateNormal(Distribution):
         """The inverse of the covariance."""
         given = self._given.get("precision_matrix")
         return inverse_of(self.scale_tril) if given is None else given
+
+
+@final
+class MultivariateNormal(_WithCovariance):
+    """Normal vectors with a mean `loc`, and one of three: their covariance, its inverse
+    (`precision_matrix`), or its lower Cholesky factor (`scale_tril`), which needs no work.
+
+    >>> from ferrule import Tensor
+    >>> from ferrule.distributions import MultivariateNormal
+    >>> MultivariateNormal(Tensor.zeros(2), Tensor.eye(2)).rsample((3,)).shape
+    (3, 2)
+    """
+
+    arg_constraints: ClassVar = {
+        "loc": constraints.real_vector,
+        **_WithCovariance.arg_constraints,
+    }
+    loc: Tensor
+
+    def __init__(
+        self,
+        loc: Parameter,
+        covariance_matrix: Parameter | None = None,
+        precision_matrix: Parameter | None = None,
+        scale_tril: Parameter | None = None,
+        validate_args: bool | None = None,
+    ) -> None:
+        self._set_covariance(
+            validate_args, covariance_matrix, precision_matrix, scale_tril, loc=loc
+        )
+        self._event_shape = (self._size,)
 
     @property
     def support(self) -> Constraint:
@@ -298,7 +320,7 @@ class LowRankMultivariateNormal(Distribution):
 
 
 @final
-class Wishart(Distribution):
+class Wishart(_WithCovariance):
     """The Wishart distribution: of the sum of `df` products x @ x.T of normal vectors around 0.
 
     The vectors have one of three: a covariance, its inverse, or its lower Cholesky factor. `df` is
@@ -312,13 +334,9 @@ class Wishart(Distribution):
 
     arg_constraints: ClassVar = {
         "df": constraints.positive,
-        "covariance_matrix": constraints.positive_definite,
-        "precision_matrix": constraints.positive_definite,
-        "scale_tril": constraints.lower_cholesky,
+        **_WithCovariance.arg_constraints,
     }
-    has_rsample = True
     df: Tensor
-    scale_tril: Tensor
 
     def __init__(
         self,
@@ -328,31 +346,8 @@ class Wishart(Distribution):
         scale_tril: Parameter | None = None,
         validate_args: bool | None = None,
     ) -> None:
-        matrices = {
-            "covariance_matrix": covariance_matrix,
-            "precision_matrix": precision_matrix,
-            "scale_tril": scale_tril,
-        }
-        self._one_of(**matrices)
-        (kind,) = [name for name, value in matrices.items() if value is not None]
-        self._set_up(validate_args, df=df, **matrices)
-        matrix = self._given[kind]
-        self._size = known_size(matrix.shape[-1], "Wishart")
+        self._set_covariance(validate_args, covariance_matrix, precision_matrix, scale_tril, df=df)
         self._event_shape = (self._size, self._size)
-        if kind == "covariance_matrix":
-            self.scale_tril = matrix.cholesky()
-        elif kind == "precision_matrix":
-            self.scale_tril = cholesky_of_inverse(matrix)
-
-    @property
-    def covariance_matrix(self) -> Tensor:
-        """The covariance of the vectors."""
-        return self.scale_tril @ self.scale_tril.mT
-
-    @property
-    def precision_matrix(self) -> Tensor:
-        """The inverse of the covariance of the vectors."""
-        return inverse_of(self.scale_tril)
 
     @property
     def support(self) -> Constraint:

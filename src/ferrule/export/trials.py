@@ -138,22 +138,20 @@ def _wasm_run(made: WasmProgram) -> Run:
     program = made.program
 
     def contents(spec: TensorSpec) -> Array:
+        whole = np.ctypeslib.as_array(memory.data_ptr(store), (memory.data_len(store),))
         start = made.addresses[spec.cell.block]
-        data = memory.read(store, start, start + program.blocks[spec.cell.block].nbytes)
-        return np.frombuffer(bytearray(data), np.uint8)
+        return whole[start : start + program.blocks[spec.cell.block].nbytes]
 
     def run(
         arguments: Mapping[str, Array], sizes: Mapping[Variable, int]
     ) -> tuple[Mapping[str, Array], Mapping[str, Array]]:
         for spec in program.arguments:
-            block = contents(spec)
-            tensor_in(block, spec, {})[...] = arguments[spec.name]
-            memory.write(store, block.tobytes(), made.addresses[spec.cell.block])
+            tensor_in(contents(spec), spec, {})[...] = arguments[spec.name]
         if run_all(store, *(sizes[variable] for variable in program.variables)):
             raise ExportError(f"{program.name}: the module refuses {dict(sizes)}")
         for spec in program.changed:
             arguments[spec.name][...] = tensor_in(contents(spec), spec, {})
-        return _named(program, lambda spec: tensor_in(contents(spec), spec, sizes))
+        return _named(program, lambda spec: tensor_in(contents(spec), spec, sizes).copy())
 
     return run
 
