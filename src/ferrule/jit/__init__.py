@@ -219,7 +219,8 @@ class TinyJit(Generic[ReturnType]):
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Calls the function, or replays it."""
-        return self._call_with_extents(self.fxn, args, kwargs)
+        call = self._call_with_extents if self._extents else self._call
+        return call(self.fxn, args, kwargs)
 
     def explain(self) -> Explanation:
         """What the replay used last runs, as text: `print(f.explain())`.
@@ -305,8 +306,8 @@ class TinyJit(Generic[ReturnType]):
     def _call_with_extents(
         self, function: Callable[..., ReturnType], args: Sequence[Any], kwargs: Mapping[str, Any]
     ) -> ReturnType:
-        """`_call`, with arguments whose sizes vary, if the function takes them as such."""
-        if not self._extents or is_capturing() or this_thread.state.transforming:
+        """`_call`, with arguments as tensors whose sizes vary."""
+        if is_capturing() or this_thread.state.transforming:
             return self._call(function, args, kwargs)
         general = Generalised(self._extents, args, kwargs)
         try:
@@ -727,9 +728,9 @@ class BoundJit(Generic[ReturnType]):
 
     def __call__(self, *args: Any, **kwargs: Any) -> ReturnType:
         """Calls the method, or replays it."""
-        return self._jit._call_with_extents(
-            types.MethodType(self._jit.fxn, self._instance), args, kwargs
-        )
+        jit = self._jit
+        call = jit._call_with_extents if jit._extents else jit._call
+        return call(types.MethodType(jit.fxn, self._instance), args, kwargs)
 
     def export(
         self, path: str | os.PathLike[str], format: str | None = None, **options: Any
