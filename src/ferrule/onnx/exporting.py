@@ -18,7 +18,7 @@ from ferrule.base.records import dataclass
 from ferrule.device.capture import is_capturing
 from ferrule.engine.random import streams
 from ferrule.ir.dtype import DType, compute_dtype, dtypes
-from ferrule.ir.expr import BoundVariable, Variable
+from ferrule.ir.expr import Variable
 from ferrule.ir.lazy import LazyBuffer
 from ferrule.onnx.model import Port, load, port_of
 from ferrule.onnx.values import Array, OnnxError, dtype_of, number_of
@@ -130,17 +130,14 @@ def export(
     >>> [str(port) for port in exported.inputs], exported.difference < 1e-6
     (['x: float32[4, 3]'], True)
     """
-    from onnx.defs import onnx_opset_version
-
     if is_capturing():
         raise OnnxError("a captured function calls export, and replays would not: call it after")
-    newest = onnx_opset_version()
-    if opset is not None and not _OLDEST <= opset <= newest:
-        raise OnnxError(f"opset {opset}: models are written in {_OLDEST} to {newest}")
+    _check_opset(opset)
+    sizes = {} if dynamic is None else dynamic
     bound = Bound.of(function, args, kwargs)
     reached = Reached.by(bound)
     expected = _expected(bound, reached)
-    trace = traced(bound, reached, dynamic or {})
+    trace = traced(bound, reached, sizes)
     proto, states = _written(trace, opset)
     target = None if path is None else Path(path)
     parent = None if target is None else target.parent
@@ -148,17 +145,13 @@ def export(
         file = Path(folder) / ("model.onnx" if target is None else target.name)
         _save(proto, file, external_data)
         _check(file)
-        by, found = _run(file, _feeds(trace, bound))
-        difference = _difference(trace, found, _in_order(trace, expected), tolerance)
-        if dynamic and not trace.conditions:
-            other = bound.of_other_sizes(dynamic)
-            found, expected = _run(file, _feeds(trace, other))[1], _expected(other, reached)
-            wanted = _in_order(trace, expected)
-            difference = max(difference, _difference(trace, found, wanted, tolerance))
+        by, difference = _compared(file, trace, bound, expected, tolerance)
+        if sizes and not trace.conditions:
+            other = bound.of_other_sizes(sizes)
+            _, second = _compared(file, trace, other, _expected(other, reached), tolerance)
+            difference = max(difference, second)
         if target is not None:
-            for written in (_data_of(file), file):
-                if written.exists():
-                    written.replace(target.parent / written.name)
+            _replace(target, file)
     return Exported(
         target,
         tuple([port_of(value) for value in proto.graph.input]),
@@ -171,6 +164,14 @@ def export(
         tuple(trace.conditions),
         proto,
     )
+
+
+def _check_opset(opset: int | None) -> None:
+    from onnx.defs import onnx_opset_version
+
+    newest = onnx_opset_version()
+    if opset is not None and not _OLDEST <= opset <= newest:
+        raise OnnxError(f"opset {opset}: models are written in {_OLDEST} to {newest}")
 
 
 # *** the function's own results ***
@@ -212,29 +213,14 @@ def _written(trace: Trace, opset: int | None) -> tuple[Any, list[tuple[str, str]
 
     scope = Scope()
     builder = Builder(scope)
-    known: dict[LazyBuffer, Value] = {}
-    inputs: list[Any] = []
-    names: dict[str, str] = {}
-    for name, node in trace.inputs:
-        names[name] = scope.fresh(name)
-        known[node] = Value(names[name], node.dtype, node.shape)
-        inputs.append(_info(known[node]))
-    for variable, (name, axis) in trace.variables.items():
-        if axis is None:
-            scalar = Value(scope.fresh(name), dtypes.int64, ())
-            inputs.append(_info(scalar))
-            scope.variables[variable] = builder.reshape(scalar, (1,))
-        else:
-            node = next(port.node for port in trace.inputs if port.name == name)
-            options = {"start": axis, "end": axis + 1}
-            shape = builder.add("Shape", [known[node]], dtypes.int64, (1,), **options)
-            scope.variables[variable] = shape
+    known = {node: Value(scope.fresh(name), node.dtype, node.shape) for name, node in trace.inputs}
+    inputs = [*known.values(), *_set_variables(trace, builder, known)]
     weights: dict[str, LazyBuffer] = {}
     for node, name in trace.weights.items():
         own = scope.fresh(name)
         known[node] = Value(own, node.dtype, node.shape)
         weights[own] = node
-    ports = [*trace.outputs, *[after for _, after in trace.states]]
+    ports = trace.results
     if not ports:
         raise OnnxError("the function gives no tensors and changes none: a model needs an output")
     planner = Planner(trace.calls, known)
@@ -244,25 +230,42 @@ def _written(trace: Trace, opset: int | None) -> tuple[Any, list[tuple[str, str]
         planner.problems.append(f"{planner.needs_opset[newest]}, which needs opset {newest}")
     check(planner.problems)
     values = planner.write(builder, [port.node for port in ports])
-    outputs = []
-    states = []
-    for number, (port, value) in enumerate(zip(ports, values, strict=True)):
-        name = builder.copied(value, port.name).name
-        outputs.append(_info(Value(name, port.node.dtype, port.node.shape)))
-        if number >= len(trace.outputs):
-            before = trace.states[number - len(trace.outputs)][0]
-            states.append((names[before.name], name))
-    nodes = _without_copies(reachable(builder.nodes, [port.name for port in outputs]))
+    outputs = [
+        builder.copied(value, port.name)._replace(dtype=port.node.dtype, shape=port.node.shape)
+        for port, value in zip(ports, values, strict=True)
+    ]
+    afters = outputs[len(trace.outputs) :]
+    pairs = zip(trace.states, afters, strict=True)
+    states = [(known[before.node].name, after.name) for (before, _), after in pairs]
+    nodes = _without_copies(reachable(builder.nodes, [value.name for value in outputs]))
     used = {name for node in nodes for name in names_read(node)}
     arrays = {name: array for name, array in scope.initializers.items() if name in used}
     arrays |= {name: _contents(node) for name, node in weights.items() if name in used}
-    graph = helper.make_graph(
-        nodes, "ferrule", inputs, outputs, [_tensor(name, array) for name, array in arrays.items()]
-    )
+    tensors = [_tensor(name, array) for name, array in arrays.items()]
+    given, made = [[value.info() for value in part] for part in (inputs, outputs)]
+    graph = helper.make_graph(nodes, "ferrule", given, made, tensors)
     version = helper.make_opsetid("", newest if opset is None else opset)
     proto = helper.make_model(graph, opset_imports=[version], producer_name="ferrule")
     proto.ir_version = helper.find_min_ir_version_for([version])
     return proto, states
+
+
+def _set_variables(
+    trace: Trace, builder: Builder, known: Mapping[LazyBuffer, Value]
+) -> list[Value]:
+    """Enter the values of variables; returns the inputs that some of them are."""
+    inputs: list[Value] = []
+    for variable, (name, axis) in trace.variables.items():
+        if axis is None:
+            scalar = Value(builder.scope.fresh(name), dtypes.int64, ())
+            inputs.append(scalar)
+            value = builder.reshape(scalar, (1,))
+        else:
+            node = next(port.node for port in trace.inputs if port.name == name)
+            options = {"start": axis, "end": axis + 1}
+            value = builder.add("Shape", [known[node]], dtypes.int64, (1,), **options)
+        builder.scope.variables[variable] = value
+    return inputs
 
 
 def _without_copies(nodes: Sequence[Any]) -> list[Any]:
@@ -279,23 +282,6 @@ def _without_copies(nodes: Sequence[Any]) -> list[Any]:
         maker.output[place] = node.output[0]
         makers[node.output[0]] = maker
     return kept
-
-
-def _info(value: Value) -> Any:
-    """The name, dtype and shape of an input or an output."""
-    from onnx import helper
-
-    return helper.make_tensor_value_info(
-        value.name, number_of(value.dtype), [_dimension(size) for size in value.shape]
-    )
-
-
-def _dimension(size: Any) -> int | str | None:
-    if isinstance(size, int):
-        return size
-    if isinstance(size, Variable | BoundVariable):
-        return str((size.unbound()[0] if isinstance(size, BoundVariable) else size).name)
-    return None
 
 
 def _contents(node: LazyBuffer) -> Array:
@@ -335,7 +321,23 @@ def _save(proto: Any, path: Path, external: bool) -> None:
         onnx.save_model(proto, str(path))
 
 
+def _replace(target: Path, file: Path) -> None:
+    """Move a written model to its place."""
+    data = _data_of(file)
+    if data.exists():
+        data.replace(_data_of(target))
+    file.replace(target)
+
+
 # *** checking ***
+
+
+def _compared(
+    path: Path, trace: Trace, bound: Bound, expected: _Expected, tolerance: float | None
+) -> tuple[str, float]:
+    """What ran the model with some arguments, and its difference from what is expected."""
+    by, found = _run(path, _feeds(trace, bound))
+    return by, _difference(trace, found, _in_order(trace, expected), tolerance)
 
 
 def _feeds(trace: Trace, bound: Bound) -> dict[str, Array]:
@@ -416,9 +418,8 @@ def _difference(
     trace: Trace, found: Sequence[Array], wanted: Sequence[Array], tolerance: float | None
 ) -> float:
     """The largest difference, over the largest number or 1; raises `OnnxError` if that is much."""
-    ports = [*trace.outputs, *[after for _, after in trace.states]]
     worst = 0.0
-    for port, got, own in zip(ports, found, wanted, strict=True):
+    for port, got, own in zip(trace.results, found, wanted, strict=True):
         if got.shape != own.shape:
             raise OnnxError(
                 f"output {port.name!r} has shape {got.shape}, the function's {own.shape}"

@@ -106,7 +106,7 @@ def extents_of(
 ) -> dict[int | str, Extents]:
     """The extents that were noted of arguments, by position or name.
 
-    None if another argument has a size that is now the same: it may have to fit, as labels do.
+    Empty if another argument has a size that is now the same: it may have to fit, as labels do.
     """
     found: dict[int | str, Extents] = {}
     varying: set[int] = set()

@@ -8,12 +8,12 @@ from typing import Any, Final, NamedTuple, final
 import numpy as np
 
 from ferrule.ir.dtype import DType, dtypes
-from ferrule.ir.expr import Expr, ExprOp, as_int, sint
+from ferrule.ir.expr import BoundVariable, Expr, ExprOp, Variable, as_int, sint
 from ferrule.ir.shape.view import Shape, same
 from ferrule.onnx.values import Array, OnnxError, number_of
 
-_EIGHT_BITS: Final = (dtypes.float8_e4m3, dtypes.float8_e5m2)
-_OF_EIGHT_BITS: Final = {"Cast", "Identity", "Scan", "Loop"}
+_FLOAT8: Final = (dtypes.float8_e4m3, dtypes.float8_e5m2)
+_TAKE_FLOAT8: Final = {"Cast", "Identity", "Scan", "Loop"}
 """Operators that take floats of 8 bits."""
 
 
@@ -23,6 +23,21 @@ class Value(NamedTuple):
     name: str
     dtype: DType
     shape: Shape
+
+    def info(self) -> Any:
+        """The `onnx.ValueInfoProto`: sizes are numbers, names of variables, or unknown."""
+        from onnx import helper
+
+        sizes = [_dimension(size) for size in self.shape]
+        return helper.make_tensor_value_info(self.name, number_of(self.dtype), sizes)
+
+
+def _dimension(size: sint) -> int | str | None:
+    if isinstance(size, BoundVariable):
+        size = size.unbound()[0]
+    if isinstance(size, int):
+        return size
+    return str(size.name) if isinstance(size, Variable) else None
 
 
 @final
@@ -72,7 +87,7 @@ class Builder:
         """The outputs of a new node."""
         from onnx import helper
 
-        if operator not in _OF_EIGHT_BITS and any([dtype in _EIGHT_BITS for dtype, _ in outputs]):
+        if operator not in _TAKE_FLOAT8 and any([dtype in _FLOAT8 for dtype, _ in outputs]):
             return self._in_float32(operator, inputs, outputs, attributes)
         given = ["" if value is None else value.name for value in inputs]
         while given and not given[-1]:
@@ -105,10 +120,10 @@ class Builder:
         """The outputs of a node that knows no floats of 8 bits."""
         wide = dtypes.float32
         given = [
-            self.cast(value, wide) if value is not None and value.dtype in _EIGHT_BITS else value
+            self.cast(value, wide) if value is not None and value.dtype in _FLOAT8 else value
             for value in inputs
         ]
-        made = [(wide if dtype in _EIGHT_BITS else dtype, shape) for dtype, shape in outputs]
+        made = [(wide if dtype in _FLOAT8 else dtype, shape) for dtype, shape in outputs]
         found = self.several(operator, given, made, **attributes)
         pairs = zip(found, outputs, strict=True)
         return [self.cast(value, dtype) for value, (dtype, _) in pairs]
@@ -137,7 +152,7 @@ class Builder:
         """The value in another dtype."""
         if value.dtype is dtype:
             return value
-        options = {"saturate": 0} if dtype in _EIGHT_BITS else {}  # too large: infinite, or NaN
+        options = {"saturate": 0} if dtype in _FLOAT8 else {}  # too large: infinite, or NaN
         return self.add("Cast", [value], dtype, value.shape, to=number_of(dtype), **options)
 
     # -- movements -------------------------------------------------------------------------------
@@ -300,11 +315,8 @@ def reachable(nodes: Sequence[Any], outputs: Iterable[str]) -> list[Any]:
 
 
 def names_read(node: Any) -> Iterator[str]:
-    """The names that a node reads, and those that the graphs in it read."""
+    """The names that a node reads, and those that the nodes of graphs in it read."""
     yield from node.input
     for attribute in node.attribute:
-        if attribute.HasField("g"):
-            for inner in attribute.g.node:
-                yield from names_read(inner)
-            for output in attribute.g.output:
-                yield output.name
+        for inner in attribute.g.node:
+            yield from names_read(inner)

@@ -7,7 +7,6 @@ float32, as they do here.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from math import log
 from typing import Final
 
@@ -26,7 +25,7 @@ from ferrule.ir.lazyop import (
 )
 from ferrule.onnx.values import number_of
 from ferrule.onnx.writer.builder import Builder, Value, broadcast, equal
-from ferrule.onnx.writer.plan import Plan, Planner, rule
+from ferrule.onnx.writer.plan import Plan, Planner, Write, rule
 
 _WIDE: Final[dict[DType, DType]] = {
     dtypes.int8: dtypes.int32,
@@ -95,24 +94,21 @@ def _is_only(planner: Planner, node: LazyBuffer, op: Op) -> bool:
 # *** the functions of each op ***
 
 
-Function = Callable[..., Value]
-
-
-def _plain(operator: str) -> Function:
+def _plain(operator: str) -> Write:
     def write(builder: Builder, *values: Value) -> Value:
         return builder.like(operator, *values)
 
     return write
 
 
-def _for_bools(operator: str, bools: str) -> Function:
+def _for_bools(operator: str, bools: str) -> Write:
     def write(builder: Builder, *values: Value) -> Value:
         return builder.like(bools if values[0].dtype is dtypes.bool else operator, *values)
 
     return write
 
 
-def _low_bits(operator: str, bools: str = "") -> Function:
+def _low_bits(operator: str, bools: str = "") -> Write:
     """An operator whose low bits do not depend on signs; another one for bools."""
 
     def write(builder: Builder, *values: Value) -> Value:
@@ -237,11 +233,11 @@ _SUM: Final = _low_bits("Add", "Or")
 _PRODUCT: Final = _low_bits("Mul", "And")
 
 
-def _bits(direction: str) -> Function:
+def _bits(direction: str) -> Write:
     return lambda builder, x, n: _shifted(builder, x, n, direction)
 
 
-_FUNCTIONS: Final[dict[Op, Function]] = {
+_FUNCTIONS: Final[dict[Op, Write]] = {
     UnaryOps.EXP2: _power_of_two,
     UnaryOps.LOG2: _log_of_two,
     UnaryOps.SIN: _plain("Sin"),

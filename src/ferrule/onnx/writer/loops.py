@@ -13,7 +13,6 @@ from ferrule.ir.expr import as_int
 from ferrule.ir.lazy import LazyBuffer
 from ferrule.ir.lazyop import LoadOps
 from ferrule.ir.shape.view import Shape, same
-from ferrule.onnx.values import number_of
 from ferrule.onnx.writer.builder import Builder, Value, reachable
 from ferrule.onnx.writer.movements import sliced
 from ferrule.onnx.writer.plan import Plan, Planner, rule
@@ -78,7 +77,7 @@ class Written:
         body = self.body
         n, m = len(body.carries), len(body.rows)
         inner = Builder(builder.scope, builder)
-        starts = [self._in_scope(builder, values[i], node) for i, node in enumerate(body.carries)]
+        starts = self._starts(builder, values[:n])
         arrays = [
             self._rows(builder, array, first)
             for array, first in zip(values[n : n + m], self.loop.firsts, strict=True)
@@ -136,7 +135,7 @@ class Written:
     def _loop(self, builder: Builder, values: Sequence[Value]) -> list[Value]:
         body, loop = self.body, self.loop
         n, m = len(body.carries), len(body.rows)
-        starts = [self._in_scope(builder, values[i], node) for i, node in enumerate(body.carries)]
+        starts = self._starts(builder, values[:n])
         arrays = values[n : n + m]
         constants = values[n + m :]
         most = builder.reshape(builder.size(self.trips), ()) if loop.is_limited else None
@@ -181,8 +180,10 @@ class Written:
 
     # -- the body --------------------------------------------------------------------------------
 
-    def _in_scope(self, builder: Builder, value: Value, node: LazyBuffer) -> Value:
-        return builder.reshape(value, node.shape)
+    def _starts(self, builder: Builder, values: Sequence[Value]) -> list[Value]:
+        """The carries before the first trip."""
+        pairs = zip(values, self.body.carries, strict=True)
+        return [builder.reshape(value, node.shape) for value, node in pairs]
 
     def _given(self, inner: Builder, node: LazyBuffer, wanted: str) -> Value:
         value = Value(inner.scope.fresh(wanted), node.dtype, node.shape)
@@ -197,11 +198,5 @@ def _graph(inner: Builder, inputs: Sequence[Value], outputs: Sequence[Value], na
     from onnx import helper
 
     nodes = reachable(inner.nodes, [value.name for value in outputs])
-    return helper.make_graph(nodes, name, list(map(_port, inputs)), list(map(_port, outputs)))
-
-
-def _port(value: Value) -> Any:
-    from onnx import helper
-
-    sizes = [size if isinstance(size, int) else None for size in value.shape]
-    return helper.make_tensor_value_info(value.name, number_of(value.dtype), sizes)
+    given, made = [[value.info() for value in part] for part in (inputs, outputs)]
+    return helper.make_graph(nodes, name, given, made)

@@ -10,7 +10,7 @@ from ferrule.ir.lazy import LazyBuffer
 from ferrule.ir.lazyop import BinaryOps, MovementOps, Op, ReduceOps
 from ferrule.ir.shape.view import Shape, prod_sint, same
 from ferrule.onnx.writer.builder import Builder, Value
-from ferrule.onnx.writer.elementwise import back_in_order, in_order, widened
+from ferrule.onnx.writer.elementwise import back_in_order, carried, in_order
 from ferrule.onnx.writer.movements import sliced
 from ferrule.onnx.writer.plan import Plan, Planner, rule
 
@@ -47,12 +47,7 @@ def _along_axes(node: LazyBuffer) -> Plan:
 def reduced(builder: Builder, x: Value, operator: str, axes: Sequence[int], shape: Shape) -> Value:
     """The axes combined into one element each."""
     ordered = in_order(builder, x) if operator == "ReduceMax" else x
-    if ordered.dtype is dtypes.bool:
-        wide = builder.cast(x, dtypes.int32)
-    elif ordered.dtype is dtypes.uint64:
-        wide = builder.cast(x, dtypes.int64)
-    else:
-        wide = widened(builder, ordered)
+    wide = carried(builder, ordered)
     if operator == "ReduceProd" and dtypes.is_int(wide.dtype):
         return builder.cast(_product(builder, wide, axes), x.dtype)
     result = builder.add(operator, [wide, builder.integers(axes)], wide.dtype, shape, keepdims=1)
@@ -159,9 +154,7 @@ def _matrix(
     n_batch: int,
 ) -> Value:
     """An operand as matrices: batch axes, and then one axis for each other group."""
-    value = widened(builder, value)
-    if value.dtype is dtypes.uint64:
-        value = builder.cast(value, dtypes.int64)
+    value = carried(builder, value)
     wanted = [axis for group in groups for axis in group]
     axes = [operand.axes[axis] for axis in wanted]
     order = [axis for axis in axes if axis is not None]

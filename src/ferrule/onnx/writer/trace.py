@@ -82,6 +82,11 @@ class Trace:
         self.conditions: list[str] = []
         """What sizes that vary must fulfil."""
 
+    @property
+    def results(self) -> list[Port]:
+        """The outputs, and then the states after the call."""
+        return [*self.outputs, *[after for _, after in self.states]]
+
 
 class Bound(NamedTuple):
     """A function with its arguments, and the names of what they hold."""
