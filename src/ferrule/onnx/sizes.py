@@ -107,14 +107,16 @@ def computed(operator: str, arrays: Sequence[Array], attributes: Mapping[str, An
     if operator == "Where":
         return None if varies(arrays[0]) else settled(np.where(*arrays))
     if operator == "ReduceProd":
-        axes = attributes.get("axes") if len(arrays) == 1 else tuple(map(int, arrays[1]))
+        given = attributes.get("axes", ()) if len(arrays) == 1 else arrays[1]
+        axes = tuple(map(int, given))
+        if not axes and attributes.get("noop_with_empty_axes"):
+            return arrays[0]
         keeps = bool(attributes.get("keepdims", 1))
         return settled(np.prod(arrays[0], axis=axes or None, keepdims=keeps))
     function = np.frompyfunc(_COMPUTE[operator], min(len(arrays), 2), 1)
-    result = function(*[_objects(array) for array in arrays[:2]])
+    found = settled(function(*[_objects(array) for array in arrays[:2]]))
     for array in arrays[2:]:
-        result = function(result, _objects(array))
-    found = settled(result)
+        found = settled(function(_objects(found), _objects(array)))
     return None if any(one is None for one in found.flat) else found
 
 
