@@ -365,6 +365,8 @@ VARYING: dict[str, Callable[[Tensor], Any]] = {
     "conv": lambda x: x.T.reshape(1, 3, -1).conv1d(Tensor.ones(2, 3, 3), padding=1),
     "scan": lambda x: ferrule.scan(lambda c, row: (c + row, c * row), Tensor.zeros(3), x),
     "flip": lambda x: x.flip(0),
+    "floor": lambda x: x * ((x.shape[0] - 9) // 2),
+    "empty": lambda x: x[:, :0].reshape(0, x.shape[0]),
 }
 
 
@@ -405,11 +407,31 @@ SIZE_OF_X = {"x": {0: "n"}}
     [
         ({"z": {0: "n"}}, "no arguments"),
         ({"x": {0: "n"}, "y": {0: "n"}}, "have the sizes"),
+        ({"x": {0: "n", -1: "m"}}, "varies already"),
+        *[(wrong, "it needs its axes") for wrong in ({"x": "n"}, {"x": ["n"]}, ["x"], "x")],
+        ({"x": {0: 3}}, "it needs its axes"),
     ],
 )
 def test_sizes_that_cannot_be(dynamic: Any, message: str) -> None:
     with pytest.raises(OnnxError, match=message):
         export(lambda x, y: x.sum() + y.sum(), None, floats(3), floats(4), dynamic=dynamic)
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "size", "other"),
+    [(1, 8, 4, 3), (4, 8, 4, 5), (1, 8, 8, 7), (1, 1, 1, 1), (0, 8, 1, 0), (0, 8, 0, 0)],
+)
+def test_the_second_check_is_within_bounds(low: int, high: int, size: int, other: int) -> None:
+    seen: set[int] = set()
+
+    def function(x: Tensor) -> Tensor:
+        if isinstance(x.shape[0], int):
+            seen.add(x.shape[0])
+        return x * 2
+
+    sizes = {"x": {0: Variable("n", low, high)}}
+    export(function, None, Tensor(np.ones((size, 2), np.float32)), dynamic=sizes)
+    assert seen == {size, other}
 
 
 # -- data types ----------------------------------------------------------------------------------
@@ -503,6 +525,71 @@ def test_borders_of_minus_infinity_belong_to_the_pooling() -> None:
         return x.pad((1, 1, 1, 1), value=-float("inf")).max_pool2d(3, stride=2)
 
     assert both_ways(function, floats(1, 2, 8, 8)).operators == {"MaxPool": 1}
+
+
+# -- operators of functions ----------------------------------------------------------------------
+
+
+WEIGHT = floats(3, 2, 3, 2)
+
+
+def unequal_borders(x: Tensor) -> Tensor:
+    return x.pad((2, 0, 0, 1)).conv2d(WEIGHT, stride=(2, 1), dilation=(2, 3))
+
+
+def windows_gradient(x: Tensor) -> Tensor:
+    return ferrule.grad(lambda x: x.unfold(-1, 3, 2).square().sum())(x)
+
+
+FUNCTIONS: dict[str, tuple[Callable[[Tensor], Tensor], set[str]]] = {
+    "layer_norm": (lambda x: x.layer_norm((8,), eps=0.5), {"LayerNormalization"}),
+    "batch_norm": (nn.BatchNorm2d(2, eps=0.5), {"BatchNormalization"}),
+    "conv": (unequal_borders, {"Pad", "Conv"}),
+    "argmax": (lambda x: x.argmax(1), {"ArgMax", "Cast"}),
+    "argmin": (lambda x: x.argmin(2), {"ArgMin", "Cast"}),
+    "ascending": (lambda x: x.argsort(-1), {"TopK", "Cast"}),
+    "descending": (lambda x: x.argsort(-1, descending=True), {"TopK", "Cast"}),
+    "softmax": (lambda x: x.softmax(1), {"Softmax"}),
+    "log_softmax": (lambda x: x.log_softmax(2), {"LogSoftmax"}),
+    "logsumexp": (lambda x: x.logsumexp((1, 3), keepdim=True), {"ReduceLogSumExp"}),
+    "cumsum": (lambda x: x.cumsum(3), {"CumSum"}),
+    "gelu": (lambda x: x.gelu("none"), {"Gelu"}),
+    "gelu_tanh": (lambda x: x.gelu("tanh"), {"Gelu"}),
+    "dilated_pool": (lambda x: x.max_pool2d(2, stride=1, dilation=(1, 2)), {"MaxPool"}),
+    "windows_gradient": (windows_gradient, {"Gather", "Add", "Reshape", "Pad", "ReduceSum"}),
+    **{
+        f"{mode}_{align}": (
+            lambda x, mode=mode, align=align: x.interpolate((7, 5), None, mode, align),
+            {"Resize"},
+        )
+        for mode, align in (
+            *(("nearest", None), ("nearest-exact", None), ("bilinear", False)),
+            *(("bilinear", True), ("bicubic", False), ("bicubic", True)),
+        )
+    },
+}
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_functions_with_attributes(name: str) -> None:
+    function, operators = FUNCTIONS[name]
+    x = Tensor((np.random.default_rng(5).standard_normal((2, 2, 9, 8)) * 2).astype(np.float32))
+    assert both_ways(function, x).operators.keys() == operators
+
+
+@pytest.mark.parametrize("name", ["tan", "asin", "atan", "sinh", "cosh", "asinh", "softplus"])
+def test_functions_that_onnx_runtime_has_for_float32_alone(name: str) -> None:
+    for dtype, n_operators in ((np.float32, 1), (np.float64, None)):
+        x = Tensor(np.linspace(-0.9, 0.9, 7).astype(dtype))
+        exported = both_ways(getattr(Tensor, name), x)
+        assert n_operators in (None, sum(exported.operators.values()))
+
+
+def test_a_window_of_borders_alone_is_no_pooling_of_onnx() -> None:
+    def function(x: Tensor) -> Tensor:
+        return x.pad((1, 1, 1, 1), value=-float("inf")).max_pool2d(1, stride=1)
+
+    both_ways(function, floats(1, 2, 4, 4))
 
 
 # -- loops ---------------------------------------------------------------------------------------
@@ -606,6 +693,23 @@ def test_files(tmp_path: Path) -> None:
         session = onnxruntime.InferenceSession(str(tmp_path / path))
         for found in (session.run(None, {"x": x.numpy()})[0], load(tmp_path / path)(x).numpy()):
             np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-6)
+
+
+def test_weights_of_an_older_model_go_away(tmp_path: Path) -> None:
+    model, x = nn.Linear(40, 30), floats(2, 40)
+    for external, names in ((True, ["a.onnx", "a.onnx.data"]), (False, ["a.onnx"])) * 2:
+        export(model, tmp_path / "a.onnx", x, external_data=external)
+        assert sorted(path.name for path in tmp_path.iterdir()) == names
+        np.testing.assert_allclose(
+            load(tmp_path / "a.onnx")(x).numpy(), model(x).numpy(), rtol=1e-5
+        )
+
+
+@pytest.mark.parametrize("name", ["shown.onnx", "model.onnx"])
+def test_a_model_in_bfloat16_is_written_as_it_is(tmp_path: Path, name: str) -> None:
+    """Its check runs on another model, whose inputs and outputs are in float32."""
+    exported = export(lambda x: x * 2, tmp_path / name, floats(3).cast(dtypes.bfloat16).realize())
+    assert onnx.load(tmp_path / name) == exported.proto
 
 
 def test_weights_beyond_the_limit_of_a_file_go_beside_it(

@@ -30,6 +30,7 @@ from ferrule.onnx.writer.trace import (
     Dynamic,
     Reached,
     Trace,
+    check_dynamic,
     replaced_tensors,
     restored,
     traced,
@@ -113,7 +114,7 @@ def export(
 
     Axes vary with a bound `Variable` as their size, or one as an argument, or if they are named:
     `dynamic={"x": {0: "batch"}}`. Weights go to a file beside the model, `path` and ".data", with
-    `external_data`, or if they are more than 2 GB.
+    `external_data`, or if they are more than 2 GB; else an older file of that name is removed.
 
     The model is checked by `onnx.checker`, and run at once, by ONNX Runtime if that is installed,
     else by `ferrule.onnx.load`; the returned object says how far its results are from the
@@ -122,7 +123,8 @@ def export(
 
     Raises `OnnxError` that lists the operations that ONNX cannot express; if the function reads
     values of its arguments; if a captured function calls this; if it gives and changes no tensors;
-    if results differ by more than `tolerance` of the largest number.
+    if results differ by more than `tolerance` of the largest number; if `dynamic` does not name
+    axes of arguments, or ONNX has no such `opset`.
 
     >>> import ferrule
     >>> from ferrule import Tensor, nn
@@ -134,6 +136,7 @@ def export(
         raise OnnxError("a captured function calls export, and replays would not: call it after")
     _check_opset(opset)
     sizes = {} if dynamic is None else dynamic
+    check_dynamic(sizes)
     bound = Bound.of(function, args, kwargs)
     reached = Reached.by(bound)
     expected = _expected(bound, reached)
@@ -322,11 +325,14 @@ def _save(proto: Any, path: Path, external: bool) -> None:
 
 
 def _replace(target: Path, file: Path) -> None:
-    """Move a written model to its place."""
+    """Move a written model to its place; weights of an older model that are beside it go away."""
     data = _data_of(file)
     if data.exists():
         data.replace(_data_of(target))
-    file.replace(target)
+        file.replace(target)
+    else:
+        file.replace(target)
+        _data_of(target).unlink(missing_ok=True)
 
 
 # *** checking ***
@@ -400,7 +406,7 @@ def _shown(path: Path) -> Path:
         graph.node.insert(0 if is_input else len(graph.node), cast)
     if not odd:
         return path
-    file = path.with_name("shown.onnx")
+    file = path.with_name(f"shown.{path.name}")  # another name than that of the model
     onnx.save_model(shown, str(file))
     return file
 
@@ -442,7 +448,7 @@ def _between(a: Array, b: Array) -> float:
         return float("inf")
     if not finite.any():
         return 0.0
-    distance = np.abs(wide[0] - wide[1])[finite].max()
+    distance = np.abs(wide[0][finite] - wide[1][finite]).max()
     return float(distance / max(1.0, np.abs(wide[1][finite]).max()))
 
 

@@ -164,7 +164,7 @@ def cast_like(x: Tensor, like: Tensor, *, saturate: int = 1, round_mode: str = "
 
 @rule("BitCast", 26)
 def bit_cast(x: Tensor, *, to: int) -> Tensor:
-    return x.bitcast(dtype_of(to))
+    return x.detach().bitcast(dtype_of(to))  # bits have no gradient, and parameters want one
 
 
 @rule("Identity")

@@ -142,17 +142,20 @@ class Bound(NamedTuple):
         return Bound(self.function, mapped(self.args, change), kwargs)
 
     def of_other_sizes(self, dynamic: Dynamic) -> Bound:
-        """The arguments with other sizes of the axes that vary: one less, or one more than 1 or 2.
+        """The arguments with other sizes of the axes that vary: one less, or else one more.
 
-        What is more are elements from the start again.
+        What is more are elements from the start again. A size stays if bounds allow no other, or
+        if there are no elements to repeat.
         """
         others: dict[int, Tensor] = {}
         for name, tensor in self.tensors().items():
             array = tensor.numpy()
-            for axis in dynamic.get(name, {}):
+            for axis, wanted in dynamic.get(name, {}).items():
                 size = array.shape[axis]
-                places = np.arange(size - 1 if size > 2 else size + 1) % size
-                array = np.take(array, places, axis)
+                bounds = _variable(wanted, size)
+                other = size - 1 if size > bounds.min else min(size + 1, bounds.max)
+                if size:
+                    array = np.take(array, np.arange(other) % size, axis)
             if name in dynamic:
                 others[id(tensor)] = Tensor(array, requires_grad=tensor.requires_grad)
         return self.with_tensors(others)
@@ -315,6 +318,20 @@ def traced(bound: Bound, reached: Reached, dynamic: Dynamic) -> Trace:
     return trace
 
 
+def check_dynamic(dynamic: Any) -> None:
+    """Raise `OnnxError` if these are not names of sizes, by the axes of arguments."""
+    is_right = isinstance(dynamic, Mapping) and all(
+        isinstance(axes, Mapping)
+        and all(isinstance(size, str | Variable) for size in axes.values())
+        for axes in dynamic.values()
+    )
+    if not is_right:
+        raise OnnxError(
+            f"dynamic={dynamic!r}: for each argument it needs its axes and the names of their "
+            'sizes, such as {"x": {0: "batch"}}'
+        )
+
+
 def _stand_ins(
     trace: Trace, bound: Bound, dynamic: Dynamic
 ) -> tuple[dict[int, Tensor], dict[StorageRef, str]]:
@@ -352,13 +369,18 @@ def _size(trace: Trace, name: str, axis: int, size: Any) -> Any:
     return size
 
 
+def _variable(wanted: str | Variable, size: int) -> Variable:
+    """The variable that a size is: 0 and 1 are apart from others, since 1 is broadcast."""
+    return wanted if isinstance(wanted, Variable) else Variable(wanted, min(size, 2), _MOST)
+
+
 def _named_size(sizes: dict[str, BoundVariable], wanted: Any, size: sint) -> BoundVariable:
     """A size with a name; equal names are equal sizes."""
     if not isinstance(size, int):
         raise OnnxError(f"dynamic: the size {size} varies already, since a variable is bound to it")
-    name = wanted.name if isinstance(wanted, Variable) else wanted
+    variable = _variable(wanted, size)
+    name = variable.name
     if name not in sizes:
-        variable = wanted if isinstance(wanted, Variable) else Variable(name, min(size, 2), _MOST)
         sizes[name] = variable.bind(size)
     if sizes[name].unbound()[1] != size:
         raise OnnxError(
