@@ -20,6 +20,7 @@ from tests.property.test_tensor_programs import Pair, Program  # noqa: E402
 import ferrule  # noqa: E402
 import ferrule.onnx  # noqa: E402
 from ferrule import Tensor, TinyJit, Variable, dtypes, nn  # noqa: E402
+from ferrule.autograd.iota import table  # noqa: E402
 from ferrule.ir.lazyop import FunctionOps, LoadOps  # noqa: E402
 from ferrule.ir.op_table import ELEMENTWISE, MOVEMENTS, REDUCTIONS  # noqa: E402
 from ferrule.onnx import Exported, OnnxError, export, load  # noqa: E402
@@ -347,6 +348,21 @@ def test_attributes_that_get_another_tensor() -> None:
     assert growing.total is before
 
 
+class Shared:
+    """Leaves another tensor in two attributes that share one."""
+
+    def __init__(self) -> None:
+        self.first = self.second = Tensor.zeros(4)
+
+    def __call__(self, x: Tensor) -> Tensor:
+        self.first = self.second = self.first + x
+        return self.second.sum()
+
+
+def test_a_tensor_in_two_attributes_is_one_state() -> None:
+    assert len(both_ways(Shared(), floats(4)).states) == 1
+
+
 # -- sizes that vary -----------------------------------------------------------------------------
 
 
@@ -504,6 +520,44 @@ def test_rows_of_a_table_are_one_gather() -> None:
     assert set(exported.operators) == {"Gather", "Reshape"}
 
 
+@pytest.mark.parametrize("reduce", ["sum", "prod", "amax", "amin", "mean"])
+@pytest.mark.parametrize("includes", [False, True])
+def test_elements_written_at_positions(reduce: str, includes: bool) -> None:
+    index = Tensor([[0, 1, 0], [1, 2, 0]])
+
+    def function(x: Tensor, new: Tensor) -> Tensor:
+        return x.scatter_reduce(0, index, new, reduce, include_self=includes)
+
+    both_ways(function, floats(4, 3), floats(2, 3))
+
+
+@pytest.mark.parametrize("added", [2, 4])
+@pytest.mark.parametrize("limit", [0, 1])
+def test_positions_from_the_end_are_those_plus_the_size(added: int, limit: int) -> None:
+    def function(x: Tensor, index: Tensor) -> Tensor:
+        places = (index < limit).where(index + added, index)
+        return x._wrap(x._read().gather(places._read(), 0))
+
+    index = Tensor(np.array([[0, -1, 1], [-2, 3, -1]], np.int32))
+    operators = both_ways(function, floats(4, 3), index).operators
+    assert (set(operators) == {"GatherElements"}) == (added == 4 and limit == 0)
+
+
+def test_padded_values_with_a_hole_are_no_concatenation() -> None:
+    def function(x: Tensor, size: int) -> Tensor:
+        mask = Tensor.full((4, 3), True).pad(((size, 0), (0, 0)))
+        return mask.where(x.pad(((size, 0), (0, 0))), x.pad(((0, size), (0, 0))))
+
+    assert set(both_ways(lambda x: function(x, 4), floats(4, 3)).operators) == {"Concat"}
+    assert "Concat" not in both_ways(lambda x: function(x, 6), floats(4, 3)).operators
+
+
+def test_a_function_with_an_operator_is_no_part_of_a_product() -> None:
+    operators = both_ways(lambda x: x.softmax(1).sum(0), floats(4, 3)).operators
+    assert "Softmax" in operators
+    assert "MatMul" not in operators
+
+
 # -- pooling -------------------------------------------------------------------------------------
 
 
@@ -647,6 +701,50 @@ def test_a_difference_is_an_error() -> None:
         export(lambda x: x.exp().sum(), None, floats(100), tolerance=-1.0)
 
 
+class Changing:
+    """Gives something else in one of its calls: the plain one, the trace, that of other sizes."""
+
+    def __init__(self, call: int, other: Callable[[Tensor], Tensor]) -> None:
+        self.call, self.other = call, other
+        self.calls = 0
+
+    def __call__(self, x: Tensor) -> Tensor:
+        self.calls += 1
+        return self.other(x) if self.calls == self.call else x + 1
+
+
+@pytest.mark.parametrize("call", [1, 2, 3])
+@pytest.mark.parametrize("number", [float("inf"), float("nan"), 1.01])
+def test_each_check_compares(call: int, number: float) -> None:
+    with pytest.raises(OnnxError, match="differs from the function's result"):
+        export(Changing(call, lambda x: (x + 1) * number), None, floats(3), dynamic=SIZE_OF_X)
+
+
+def test_half_of_the_digits_may_differ() -> None:
+    for dtype, allowed, refused in ((dtypes.float32, 1e-4, 1e-3), (dtypes.float16, 1e-2, 0.1)):
+        x = (floats(3).abs() + 1).cast(dtype).realize()
+        export(Changing(1, lambda x, n=allowed: (x + 1) * (1 + n)), None, x)
+        with pytest.raises(OnnxError, match="differs from the function's result"):
+            export(Changing(1, lambda x, n=refused: (x + 1) * (1 + n)), None, x)
+
+
+@pytest.mark.parametrize("opset", [None, 20, 21, 22])
+def test_the_version_is_the_one_asked_for(opset: int | None) -> None:
+    exported = export(lambda x: x.relu(), None, floats(3), opset=opset)
+    wanted = 20 if opset is None else opset
+    assert (exported.opset, exported.proto.opset_import[0].version) == (wanted, wanted)
+
+
+def test_a_value_of_tables_that_is_larger_than_they_are_is_computed() -> None:
+    numbers = Tensor(table(np.arange(50, dtype=np.float32), "CPU"))
+
+    def function(x: Tensor) -> Tensor:
+        return x + numbers.reshape(50, 1) * numbers
+
+    exported = both_ways(function, floats(50, 50))
+    assert all(np.prod(tensor.dims) <= 50 for tensor in exported.proto.graph.initializer)
+
+
 # -- names and files -----------------------------------------------------------------------------
 
 
@@ -657,6 +755,26 @@ def test_names_of_inputs_and_outputs() -> None:
     exported = export(function, None, (floats(3), floats(2)), {"bias": floats(3)})
     assert [port.name for port in exported.inputs] == ["pair.0", "pair.1", "options.bias"]
     assert [port.name for port in exported.outputs] == ["sum", "both.0", "both.1"]
+
+
+def test_names_of_results_in_a_tuple() -> None:
+    exported = export(lambda x: (x, (x + 1, x + 2)), None, floats(3))
+    assert [port.name for port in exported.outputs] == ["output_0", "output_1.0", "output_1.1"]
+
+
+def test_gradients_that_are_there_have_the_names_of_their_tensors() -> None:
+    model = nn.Linear(3, 2)
+    model(floats(4, 3)).sum().backward()
+    before = model.weight.grad
+
+    def gradients(x: Tensor) -> list[Tensor]:
+        model(x).sum().backward()
+        return [model.weight.grad * 1, model.bias.grad * 1]
+
+    exported = both_ways(gradients, floats(4, 3))
+    wanted = {(f"{name}.grad", f"{name}.grad_out") for name in ("weight", "bias")}
+    assert set(exported.states) == wanted
+    assert model.weight.grad is before
 
 
 def test_a_captured_function() -> None:

@@ -633,6 +633,54 @@ def test_arguments_that_have_to_fit_keep_their_sizes() -> None:
     assert len(captured._replays) == 3
 
 
+def test_sizes_of_two_arguments_may_differ() -> None:
+    """The model's axis has one name, and not one size, in a function that calls it twice."""
+    model = load(mlp().SerializeToString(), bounds={"n": (1, 8)})
+    captured = TinyJit(lambda x, y: (model(x).sum(0) + model(y).sum(0)).realize())
+    for n, m in ((3, 3), (4, 4), (5, 5), (3, 4), (4, 6), (5, 3), (6, 6), (3, 4)):
+        x, y = examples(n), examples(m)
+        close(captured(Tensor(x), Tensor(y)), expected(x).sum(0) + expected(y).sum(0))
+
+
+def test_an_argument_that_is_a_result_is_itself() -> None:
+    model = load(mlp().SerializeToString(), bounds={"n": (1, 8)})
+    captured = TinyJit(lambda x: (model(x).realize(), x))
+    for n in (3, 4, 5, 6, 3):
+        x = Tensor(examples(n))
+        found, same = captured(x)
+        close(found, expected(x.numpy()))
+        same.assign(same * 0).realize()
+        close(x, np.zeros((n, 4)))
+
+
+def test_gradients_of_arguments_within_bounds() -> None:
+    model = load(mlp().SerializeToString(), bounds={"n": (1, 8)})
+    plain = load(mlp().SerializeToString())
+    for n in (3, 4, 1):
+        x = examples(n)
+        found, wanted = [Tensor(x, requires_grad=True) for _ in range(2)]
+        (model(found) ** 2).sum().backward()
+        (plain(wanted) ** 2).sum().backward()
+        close(found.grad, wanted.grad.numpy())
+
+
+def test_writing_to_a_result_of_a_replay_leaves_the_argument() -> None:
+    """A result that only has another shape is in other memory than the argument."""
+    weights = {"flat": np.asarray([-1])}
+    nodes = [helper.make_node("Reshape", ["x", "flat"], ["y"])]
+    bytes_ = proto(nodes, [port("x", ["n", 4])], [port("y", ["m"])], weights).SerializeToString()
+    model = load(bytes_, bounds={"n": (1, 8)})
+    captured = TinyJit(lambda x: model(x).realize())
+    captured(Tensor(examples(3)))
+    for n in (4, 5, 6):
+        x = examples(n)
+        tensor = Tensor(x.copy())
+        found = captured(tensor)
+        close(found, x.reshape(-1))
+        found.assign(found * 0).realize()
+        close(tensor, x)
+
+
 def test_a_function_that_compares_a_size_is_captured_for_each() -> None:
     model = load(mlp().SerializeToString(), bounds={"n": (1, 8)})
     captured = TinyJit(lambda x: (model(x) * (2.0 if x.shape[0] > 3 else 1.0)).realize())
