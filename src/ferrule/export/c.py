@@ -252,6 +252,8 @@ class _Writer:
     def _resetting(self) -> Iterator[str]:
         if not self.shared.states:
             yield "  (void)instance; /* it has none */"
+            return
+        yield "  if (instance == NULL) return;"
         if self.in_file and any(state in self._stored for state in self.shared.states):
             yield "  const u8 *const weights = instance->weights;"
         for number, state in enumerate(self.shared.states):
@@ -277,13 +279,16 @@ class _Writer:
         head = f"int32_t {self.name}_run_tensors"
         lines = [f"{head}({self.name} *instance, void *const *tensors, const int64_t *sizes) {{"]
         used = [line for name, line in self._locals() if re.search(rf"\b{name}\b", body)]
-        used[:0] = [
-            f"  if (tensors[{number}] == NULL) return {upper}_NULL_POINTER;"
+        pointers = ["instance", *["tensors"] * bool(self.shared.parameters)]
+        pointers += ["sizes"] * bool(self._sizes)
+        pointers += [
+            f"tensors[{number}]"
             for number, one in enumerate(self.shared.parameters)
             if self.program.blocks[one.block].nbytes
         ]
+        used[:0] = [f"  if ({one} == NULL) return {upper}_NULL_POINTER;" for one in pointers]
         text = "\n".join(used)
-        names = ("instance", "tensors", "sizes")
+        names = ("tensors", "sizes")
         lines += [f"  (void){name};" for name in names if not re.search(rf"\b{name}\b", text)]
         return "\n".join([*lines, *used, body, f"  return {upper}_OK;", "}"])
 
@@ -425,8 +430,7 @@ $STATE_FUNCTIONS
 uint32_t ${NAME}_interface_version(void) { return $VERSION; }
 
 const char *${NAME}_target(const $NAME *instance) {
-  (void)instance;
-  return "c11";
+  return instance == NULL ? NULL : "c11";
 }
 
 const char *${NAME}_error_string(int32_t error) {
@@ -439,7 +443,7 @@ $TEXTS
 _STATE_OF_SOME: Final = """\
 void *${NAME}_state($NAME *instance, uint32_t number) {
   const uint32_t count = sizeof instance->states / sizeof *instance->states;
-  return number < count ? instance->states[number] : NULL;
+  return instance != NULL && number < count ? instance->states[number] : NULL;
 }
 
 int32_t ${NAME}_set_state($NAME *instance, uint32_t number, void *memory) {

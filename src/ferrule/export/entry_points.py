@@ -16,7 +16,13 @@ declare ptr @memset(ptr, i32, i64)
 
 OTHERS: Final = """
 define void @${NAME}_reset(ptr %self) nounwind {
+entry:
+  %nothing = icmp eq ptr %self, null
+  br i1 %nothing, label %done, label %begin
+begin:
 $RESET
+  br label %done
+done:
   ret void
 }
 
@@ -49,7 +55,9 @@ done:
 define ptr @${NAME}_state(ptr %self, i32 %number) nounwind {
 entry:
   %known = icmp ult i32 %number, $N_STATES
-  br i1 %known, label %found, label %unknown
+  %something = icmp ne ptr %self, null
+  %good = and i1 %known, %something
+  br i1 %good, label %found, label %unknown
 found:
   %wide = zext i32 %number to i64
   %first = getelementptr i8, ptr %self, i64 $STATES
@@ -64,7 +72,9 @@ define i32 @${NAME}_set_state(ptr %self, i32 %number, ptr %memory) nounwind {
 entry:
   %known = icmp ult i32 %number, $N_STATES
   %given = icmp ne ptr %memory, null
-  %good = and i1 %known, %given
+  %something = icmp ne ptr %self, null
+  %both = and i1 %given, %something
+  %good = and i1 %known, %both
   br i1 %good, label %found, label %unknown
 found:
   %wide = zext i32 %number to i64
@@ -94,10 +104,16 @@ unknown:
 }
 
 define ptr @${NAME}_target(ptr %self) nounwind {
+entry:
+  %nothing = icmp eq ptr %self, null
+  br i1 %nothing, label %unknown, label %found
+found:
   %variant = load i64, ptr %self
   %at = getelementptr ptr, ptr @targets, i64 %variant
   %text = load ptr, ptr %at
   ret ptr %text
+unknown:
+  ret ptr null
 }
 """
 

@@ -24,7 +24,8 @@ _HEADER: Final = """\
 /* $NAME: a program exported by ferrule. $WHAT
 
    An instance has its own states and scratch memory. Any number of them may run at once, each in
-   one thread at a time. Functions return 0, or a code of an error. */
+   one thread at a time. Functions return 0, or a code of an error. For an instance that is NULL,
+   reset and destroy do nothing, and state and target return NULL. */
 #ifndef ${UPPER}_H
 #define ${UPPER}_H
 

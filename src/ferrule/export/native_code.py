@@ -221,6 +221,10 @@ class NativeCode:
         code = Lines()
         program = variant.program
         shared = Interface(program, self._name)
+        for pointer, is_read in (("%tensors", shared.parameters), ("%sizes", shared.sizes)):
+            if is_read:
+                is_null = code.value(f"icmp eq ptr {pointer}, null")
+                code.leave_if(is_null, interface.NULL_POINTER)
         bases = self._bases(code, program, shared)
         values: dict[Variable, str] = {}
         for place, variable in enumerate(program.variables):
