@@ -13,7 +13,7 @@ import pytest
 from ferrule.export import features
 from ferrule.export.linking import Blob, SharedLibrary
 from ferrule.export.native_code import Lines, expression
-from ferrule.export.objects import data_object, defined_names, renamed
+from ferrule.export.objects import Member, data_object, defined_names, renamed, write_archive
 from ferrule.ir.expr import ExprOp, Variable
 from ferrule.ir.expr.build import less, minimum
 from ferrule.runtime.cpu import elf, llvm
@@ -156,6 +156,67 @@ def test_what_does_not_fit_is_refused() -> None:
             linked([compiler.compile(variable)], HOST, [])
 
 
+def static_object(source: str) -> bytes:
+    """Code that is not independent of its position."""
+    triple = llvmlite.binding.get_process_triple()
+    target = llvmlite.binding.Target.from_triple(triple)
+    machine = target.create_target_machine(reloc="static", codemodel="small")
+    module = llvmlite.binding.parse_assembly(f'target triple = "{triple}"\n{source}')
+    return bytes(machine.emit_object(module))
+
+
+def test_addresses_in_read_only_data_are_refused() -> None:
+    """The dynamic linker could not fill them in."""
+    assert HOST is not None
+    source = "@table = constant [1 x ptr] [ptr @f]\ndefine void @f() {\n  ret void\n}\n"
+    with pytest.raises(ObjectError, match="an address in read-only data"):
+        linked([static_object(source)], HOST, ["f"])
+
+
+@pytest.mark.parametrize("damage", ["place", "kind"])
+def test_damaged_relocations_are_refused(damage: str) -> None:
+    assert HOST is not None
+    first, second = objects()
+    data = bytearray(first)
+    table, count = word(data, 40, 8), word(data, 60, 2)
+    rows = [elf.SECTION.unpack_from(data, table + 64 * number) for number in range(count)]
+    relocations, code = next(
+        (row, rows[row[7]]) for row in rows if row[1] == 4 and rows[row[7]][2] & elf.EXECUTE
+    )
+    offset, kind, symbol, addend = elf.RELOCATION.unpack_from(data, relocations[4])
+    if damage == "place":
+        offset = code[5] - 1
+    else:
+        kind = 250
+    elf.RELOCATION.pack_into(data, relocations[4], offset, kind, symbol, addend)
+    with pytest.raises(ObjectError, match=f"relocation of kind {kind} against"):
+        linked([bytes(data), second], HOST)
+
+
+def dynamic_symbols(data: bytes) -> dict[str, int]:
+    """The kind of each symbol in a library's dynamic table, by name."""
+    segments = [elf.HEADER.size + 56 * number for number in range(word(data, 56, 2))]
+    dynamic = next(at for at in segments if word(data, at) == 2)
+    start, size = word(data, dynamic + 8, 8), word(data, dynamic + 32, 8)
+    entries = {word(data, at, 8): word(data, at + 8, 8) for at in range(start, start + size, 16)}
+    count = word(data, entries[4] + 4)
+    rows = [elf.SYMBOL.unpack_from(data, entries[6] + 24 * number) for number in range(1, count)]
+    names = [data[entries[5] + row[0] :].split(b"\0", 1)[0].decode() for row in rows]
+    return dict(zip(names, [row[1] for row in rows], strict=True))
+
+
+def test_exported_symbols_are_functions_or_objects(tmp_path: Path) -> None:
+    assert HOST is not None
+    source = "@seven = constant i64 7\ndefine i64 @eight() {\n  ret i64 8\n}\n"
+    data = linked([compiler.compile(source)], HOST, ["seven", "eight"])
+    assert dynamic_symbols(data) == {"seven": 0x11, "eight": 0x12}
+    path = tmp_path / "some.so"
+    path.write_bytes(data)
+    library = ctypes.CDLL(str(path))
+    assert ctypes.c_int64.in_dll(library, "seven").value == 7
+    assert library.eight() == 8
+
+
 def test_a_data_object_is_read_back() -> None:
     assert HOST is not None
     member = data_object("data", len(DATA), blob().pieces, HOST)
@@ -163,7 +224,41 @@ def test_a_data_object_is_read_back() -> None:
     assert len(contents) == member.nbytes
     sections = elf.read_sections(contents, HOST)
     assert [section.data for section in sections if section.loaded] == [DATA]
+    assert [section.alignment for section in sections if section.loaded] == [4096]
     assert defined_names(contents, HOST) == ["data"]
+    table = next(section for section in sections if section.kind == 2)
+    assert elf.SYMBOL.unpack_from(table.data, 24)[4:] == (0, len(DATA)), "its place and size"
+
+
+@pytest.mark.parametrize("sizes", [(5, 6), (6, 5), (5, 5, 0)])
+def test_members_of_archives_begin_at_even_places(sizes: tuple[int, ...]) -> None:
+    """As the format asks; the index has the place of each symbol's member, big-endian."""
+    members = [
+        Member.of("m" * (number + 2), b"x" * size, [f"s{number}", f"t{number}"])
+        for number, size in enumerate(sizes)
+    ]
+    file = io.BytesIO()
+    write_archive(file, members)
+    data = file.getvalue()
+    assert data.startswith(b"!<arch>\n")
+    at, found = 8, {}
+    while at < len(data):
+        assert at % 2 == 0
+        assert data[at + 58 : at + 60] == b"`\n"
+        size = int(data[at + 48 : at + 58])
+        found[at] = data[at : at + 16].rstrip(), data[at + 60 : at + 60 + size]
+        at += 60 + size + size % 2
+    assert at == len(data)
+    (head, index), (long_head, long_names), *rest = found.values()
+    assert (head, long_head) == (b"/", b"//")
+    assert [contents for _, contents in rest] == [b"x" * size for size in sizes]
+    names = [long_names[int(name[1:]) :].split(b"/\n")[0].decode() for name, _ in rest]
+    assert names == [one.name for one in members]
+    count = int.from_bytes(index[:4], "big")
+    places = [int.from_bytes(index[4 * n + 4 : 4 * n + 8], "big") for n in range(count)]
+    symbols = index[4 + 4 * count :].split(b"\0")[:count]
+    assert symbols == [name.encode() for one in members for name in one.symbols]
+    assert places == [place for place in list(found)[2:] for _ in range(2)]
 
 
 # *** AArch64, from any processor ***
@@ -182,7 +277,7 @@ def arm_objects() -> list[bytes]:
     ]
 
 
-def word(data: bytes, at: int, size: int = 4) -> int:
+def word(data: bytes | bytearray, at: int, size: int = 4) -> int:
     return int.from_bytes(data[at : at + size], "little")
 
 
@@ -207,6 +302,13 @@ def test_a_library_for_aarch64_calls_by_cells() -> None:
     assert [flags for flags, _, _ in loaded] == [4, 5, 6, 4]
     assert all(start % 0x10000 == 0 and page == 0x10000 for _, start, page in loaded)
     assert data[loaded[3][1] :][: len(DATA)] == DATA
+    kinds_of_segments = {word(data, at): at for at in segments}
+    stack, read_only = kinds_of_segments[0x6474E551], kinds_of_segments[0x6474E552]
+    assert word(data, stack + 4) == 6, "no code on the stack"
+    filled = next(at for at in segments if word(data, at + 4) == 6 and word(data, at) == 1)
+    for field in (8, 16, 32, 40):
+        assert word(data, read_only + field, 8) == word(data, filled + field, 8)
+    assert word(data, filled + 40, 8) % 0x10000 == 0, "whole pages become read-only"
     dynamic = next(at for at in segments if word(data, at) == 2)
     start, size = word(data, dynamic + 8, 8), word(data, dynamic + 32, 8)
     entries = {word(data, at, 8): word(data, at + 8, 8) for at in range(start, start + size, 16)}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import importlib.util
 import shutil
+import struct
 import subprocess
 import sys
 import threading
@@ -20,6 +21,7 @@ from ferrule.export import ExportError, exported_program
 from ferrule.export.loading import FOOTER, LoadError
 from ferrule.export.retargeting import retargeted
 from ferrule.ir.target import named_cpu
+from ferrule.runtime.cpu import elf
 from ferrule.runtime.cpu.llvm import host_compiler
 
 COMPILERS = [name for name in ("gcc", "clang") if shutil.which(name)]
@@ -266,6 +268,30 @@ def test_a_program_in_c_gives_the_replays_bits(
     )
     assert done.returncode == 0, done.stderr.decode()
     assert done.stdout == classify(Tensor(x)).numpy().tobytes()
+
+
+@needs_gcc
+def test_an_archive_shows_others_its_interface_alone(
+    classify: TinyJit[Tensor], tmp_path: Path
+) -> None:
+    """In a library that somebody links it into; and its objects ask for no executable stack."""
+    classify.export(tmp_path / "digits.a")
+    command = ["gcc", "-shared", "-Wl,--whole-archive", "digits.a", "-Wl,--no-whole-archive"]
+    subprocess.run([*command, "-o", "all.so"], cwd=tmp_path, check=True)
+    data = (tmp_path / "all.so").read_bytes()
+    at, count = elf.HEADER.size, int.from_bytes(data[56:58], "little")
+    segments = [struct.unpack_from("<II", data, at + 56 * number) for number in range(count)]
+    assert dict(segments)[0x6474E551] == 6
+    if shutil.which("nm") is None:
+        pytest.skip("nm is not installed")
+    command = ["nm", "-D", "--defined-only", "all.so"]
+    lines = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True)
+    defined = {line.split()[-1] for line in lines.stdout.splitlines()}
+    ends = "create destroy run_tensors reset state set_state describe target"
+    ends += " interface_version error_string"
+    assert {name for name in defined if "digits" in name} == {
+        f"digits_{end}" for end in ends.split()
+    }
 
 
 _TRAIN = """
