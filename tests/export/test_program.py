@@ -9,7 +9,7 @@ import ferrule
 from ferrule import Tensor, TinyJit, Variable, nn
 from ferrule.export import ExportError, exported_program
 from ferrule.export.interpret import Instance
-from ferrule.export.program import BlockKind
+from ferrule.export.program import ALIGNMENT, BlockKind
 from tests.export.programs import Net, rand
 
 
@@ -314,3 +314,105 @@ def test_loops_that_end_by_a_condition_are_refused() -> None:
         halve(Tensor([100.0]))
     with pytest.raises(ExportError, match=r"loop \(.*test_program\.py"):
         exported_program(halve)
+
+
+def test_values_in_scratch_memory_begin_at_lines_of_the_cache() -> None:
+    w = Tensor(rand(5, 5))
+
+    @TinyJit
+    def steps(x: Tensor) -> Tensor:
+        y = (x @ w).realize()
+        z = (y @ w).softmax(-1).realize()
+        return (z @ w + y.sum()).realize()
+
+    for _ in range(3):
+        wanted = steps(Tensor(rand(3, 5)))
+    program = exported_program(steps)
+    scratch = {
+        cell.offset
+        for kernel in program.kernels
+        for cell in kernel.cells
+        if program.blocks[cell.block].kind is BlockKind.SCRATCH and cell.nbytes
+    }
+    assert len(scratch) > 1
+    assert not any(start % ALIGNMENT for start in scratch)
+    instance = Instance(program)
+    instance.arguments["x"][:] = rand(3, 5)
+    instance.run()
+    assert instance.results["result"].tobytes() == wanted.numpy().tobytes()
+
+
+def test_places_that_change_their_tensors_are_swapped_at_once() -> None:
+    """Each copy at the end reads what was there before any of them."""
+
+    class Pair:
+        def __init__(self) -> None:
+            self.a, self.b = Tensor(rand(4)), Tensor(rand(4, seed=1))
+
+        @TinyJit
+        def step(self, x: Tensor) -> Tensor:
+            y = (self.a - self.b * 2 + x).realize()
+            self.a, self.b = self.b, self.a
+            return y
+
+    pair = Pair()
+    for number in range(4):
+        pair.step(Tensor(rand(4, seed=number)))
+    instance = Instance(exported_program(pair.step))
+    for number in range(3):
+        instance.arguments["x"][:] = rand(4, seed=number)
+        instance.run()
+        wanted = pair.step(Tensor(rand(4, seed=number))).numpy()
+        assert instance.results["result"].tobytes() == wanted.tobytes()
+    assert instance.states["a"].tobytes() == pair.a.numpy().tobytes()
+    assert instance.states["b"].tobytes() == pair.b.numpy().tobytes()
+
+
+def test_parts_of_memory_are_read_where_they_are() -> None:
+    """Weights and states that are slices of a larger tensor, and an argument that is one."""
+    whole, cache = Tensor(rand(6, 4)), Tensor(rand(6, 4, seed=1)).realize()
+    low, high, last = whole[:2], whole[2:4], cache[4:]
+
+    @TinyJit
+    def parts(x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        cache[2:4] = x
+        return (x * low + high).realize(), last, high
+
+    x = rand(2, 4, seed=2)
+    for _ in range(4):
+        wanted = [one.numpy() for one in parts(Tensor(x))]
+    instance = Instance(exported_program(parts))
+    instance.arguments["x"][:] = x
+    instance.run()
+    for found, expected in zip(instance.results.values(), wanted, strict=True):
+        assert found.tobytes() == np.ascontiguousarray(expected).tobytes()
+
+
+def test_results_that_are_constants_are_copies() -> None:
+    """Callers may write to them."""
+    w = Tensor(rand(4)).realize()
+
+    @TinyJit
+    def both(x: Tensor) -> tuple[Tensor, Tensor]:
+        return (x * w).realize(), w
+
+    for _ in range(3):
+        both(Tensor(rand(4)))
+    program = exported_program(both)
+    blocks = [program.blocks[one.cell.block].kind for one in program.results]
+    assert blocks == [BlockKind.RESULT, BlockKind.RESULT]
+    instance = Instance(program)
+    instance.arguments["x"][:] = rand(4)
+    for _ in range(2):
+        instance.run()
+        assert instance.results["result.1"].tobytes() == w.numpy().tobytes()
+        instance.results["result.1"][:] = 7
+    assert w.numpy().tobytes() == rand(4).tobytes()
+
+
+def test_arguments_that_no_strides_describe_are_refused() -> None:
+    step = TinyJit(lambda x: (x + 1).realize())
+    for number in range(3):
+        step(Tensor(rand(4, seed=number)).realize().pad(((1, 1),)))
+    with pytest.raises(ExportError, match="x is a view that sizes and strides alone"):
+        exported_program(step)

@@ -18,6 +18,7 @@ from ferrule import Tensor, TinyJit, Variable, dtypes
 from ferrule.export import ExportError, exported_program
 from ferrule.export.interface import program_name
 from ferrule.export.interpret import Instance
+from ferrule.export.loading import FOOTER, LoadError
 from ferrule.export.verify import sizes_to_try, verify
 from tests.export.test_native import compiled, module_at
 
@@ -358,6 +359,71 @@ def test_threads_wait_until_there_are_others(tmp_path: Path) -> None:
         assert program(x)[0, 0] == 256
         time.sleep(0.05)
         assert count() == before + threads - 1
+
+
+@both
+def test_results_are_in_the_states_that_they_are_of(make: Make, tmp_path: Path) -> None:
+    """With several states, each result finds its own."""
+    parts = [Tensor.zeros(size).contiguous().realize() for size in (3, 5, 7)]
+
+    def add(x: Tensor) -> list[Tensor]:
+        for number, part in enumerate(parts):
+            part.assign(part + x * (number + 1))
+        return [part for part in parts]
+
+    program = make(captured(add, np.ones(1, np.float32)), tmp_path)
+    found = program(np.ones(1, np.float32))
+    assert [one.tolist() for one in found] == [[4] * 3, [8] * 5, [12] * 7]
+
+
+def test_a_checksum_is_of_every_byte_unless_it_is_not_asked_for(
+    double: TinyJit[Any], tmp_path: Path
+) -> None:
+    path = double.export(tmp_path / "p.ferrule").path
+    data = bytearray(path.read_bytes())
+    length = FOOTER.unpack(data[-FOOTER.size :])[1]
+    data[-FOOTER.size - length - 1] ^= 1  # in the headers of sections, which no loader reads
+    path.write_bytes(data)
+    with pytest.raises(ValueError, match="checksum differs"):
+        ferrule.load(path)
+    assert ferrule.load(path, check=False)(np.ones(4, np.float32)).tolist() == [2, 2, 2, 2]
+
+
+def test_the_number_of_threads_has_bounds(tmp_path: Path) -> None:
+    step = captured(lambda x: (x * 2).realize(), np.ones(4, np.float32))
+    program = ferrule.load(step.export(tmp_path / "p.ferrule", threads=True).path)
+    for threads in (0, -1, 257, 1 << 20):
+        with pytest.raises(LoadError, match="a size is outside of its bounds"):
+            program.set_threads(threads)
+    program.set_threads(256)
+    program.set_threads(1)
+    assert program(np.ones(4, np.float32)).tolist() == [2, 2, 2, 2]
+
+
+@pytest.mark.skipif(shutil.which("gcc") is None, reason="gcc is not installed")
+def test_states_of_one_name_in_c_are_told_apart(tmp_path: Path) -> None:
+    states = {"a b": Tensor.zeros(3).contiguous().realize()}
+    states["a_b"] = Tensor.zeros(4).contiguous().realize()
+
+    def add(x: Tensor) -> None:
+        for name in states:
+            states[name].assign(states[name] + x)
+
+    header = captured(add, np.ones(1, np.float32)).export(tmp_path / "named.so").files[1]
+    assert header.read_text().count("NAMED_STATE_STATES_A_B") == 2
+    text = f'#include "{header.name}"\nint main(void) {{ return 0; }}\n'
+    compiled(tmp_path, text)
+
+
+@pytest.mark.skipif(shutil.which("gcc") is None, reason="gcc is not installed")
+def test_arguments_that_are_not_written_to_are_const(tmp_path: Path) -> None:
+    def add(total: Tensor, x: Tensor) -> Tensor:
+        total.assign(total + x)
+        return (total * 2).realize()
+
+    ones = np.ones(3, np.float32)
+    header = captured(add, ones, ones).export(tmp_path / "named.so").files[1]
+    assert "float *total, const float *x, float *result" in header.read_text()
 
 
 # *** what verification finds ***
