@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 import numpy as np
 import pytest
 
@@ -9,7 +12,7 @@ import ferrule
 from ferrule import Tensor, TinyJit, Variable, nn
 from ferrule.export import ExportError, exported_program
 from ferrule.export.interpret import Instance
-from ferrule.export.program import ALIGNMENT, BlockKind
+from ferrule.export.program import ALIGNMENT, BlockKind, Copy
 from tests.export.programs import Net, rand
 
 
@@ -316,32 +319,6 @@ def test_loops_that_end_by_a_condition_are_refused() -> None:
         exported_program(halve)
 
 
-def test_values_in_scratch_memory_begin_at_lines_of_the_cache() -> None:
-    w = Tensor(rand(5, 5))
-
-    @TinyJit
-    def steps(x: Tensor) -> Tensor:
-        y = (x @ w).realize()
-        z = (y @ w).softmax(-1).realize()
-        return (z @ w + y.sum()).realize()
-
-    for _ in range(3):
-        wanted = steps(Tensor(rand(3, 5)))
-    program = exported_program(steps)
-    scratch = {
-        cell.offset
-        for kernel in program.kernels
-        for cell in kernel.cells
-        if program.blocks[cell.block].kind is BlockKind.SCRATCH and cell.nbytes
-    }
-    assert len(scratch) > 1
-    assert not any(start % ALIGNMENT for start in scratch)
-    instance = Instance(program)
-    instance.arguments["x"][:] = rand(3, 5)
-    instance.run()
-    assert instance.results["result"].tobytes() == wanted.numpy().tobytes()
-
-
 def test_places_that_change_their_tensors_are_swapped_at_once() -> None:
     """Each copy at the end reads what was there before any of them."""
 
@@ -358,7 +335,14 @@ def test_places_that_change_their_tensors_are_swapped_at_once() -> None:
     pair = Pair()
     for number in range(4):
         pair.step(Tensor(rand(4, seed=number)))
-    instance = Instance(exported_program(pair.step))
+    program = exported_program(pair.step)
+    aside = [
+        step.to.offset
+        for step in program.steps
+        if isinstance(step, Copy) and program.blocks[step.to.block].kind is BlockKind.SCRATCH
+    ]
+    assert aside == [0, ALIGNMENT], "each begins at a line of the cache"
+    instance = Instance(program)
     for number in range(3):
         instance.arguments["x"][:] = rand(4, seed=number)
         instance.run()
@@ -416,3 +400,81 @@ def test_arguments_that_no_strides_describe_are_refused() -> None:
         step(Tensor(rand(4, seed=number)).realize().pad(((1, 1),)))
     with pytest.raises(ExportError, match="x is a view that sizes and strides alone"):
         exported_program(step)
+
+
+MOVES: dict[str, Callable[[Any], Any]] = {
+    "transposed, then cut": lambda x: x.T[1:3, :2],
+    "cut, then transposed": lambda x: x[1:, 1:3].T,
+    "turned around, then transposed": lambda x: (
+        (x[::-1] if isinstance(x, np.ndarray) else x.flip(0)).T
+    ),
+    "other axes, then transposed": lambda x: x.reshape(2, 6).T,
+}
+
+
+@pytest.mark.parametrize("moves", MOVES)
+@pytest.mark.parametrize("place", ["argument", "constant", "state", "result"])
+def test_several_movements_are_one_view(moves: str, place: str) -> None:
+    """Of memory in an argument, a weight, a state or a result."""
+    move, whole = MOVES[moves], rand(3, 4)
+    kept = Tensor(whole).realize()
+    view = move(kept)
+
+    @TinyJit
+    def step(x: Tensor) -> tuple[Tensor, Tensor]:
+        y = (x * 2).realize()
+        if place == "state":
+            kept.assign(kept + 1).realize()
+        return y, (move(y) if place == "result" else view)
+
+    given = move if place == "argument" else lambda x: x
+    for _ in range(4):
+        wanted = [one.numpy() for one in step(given(Tensor(whole).realize()))]
+    program = exported_program(step)
+    instance = Instance(program)
+    instance.arguments["x"][:] = given(whole)
+    for _ in range(place == "state"):
+        wanted = [one.numpy() for one in step(Tensor(whole))]
+    instance.run()
+    for found, expected in zip(instance.results.values(), wanted, strict=True):
+        np.testing.assert_array_equal(found, expected)
+    (argument,) = program.arguments
+    strides = given(whole).strides if place == "argument" else whole.strides
+    assert argument.strides == tuple([step // 4 for step in strides])
+    if place == "argument":
+        start = given(whole).__array_interface__["data"][0] - whole.__array_interface__["data"][0]
+        assert argument.cell.offset == start
+
+
+def test_gradients_of_another_kind_than_in_the_capture_are_refused() -> None:
+    w = Tensor(rand(3), requires_grad=True)
+
+    @TinyJit
+    def accumulate(x: Tensor) -> Tensor:
+        return (x * w).sum().backward().realize()
+
+    for _ in range(4):
+        accumulate(Tensor(rand(3)))
+    w.grad = None
+    with pytest.raises(ExportError, match="of another kind now than in the captured call"):
+        exported_program(accumulate)
+
+
+def test_one_value_in_two_places_is_two_states() -> None:
+    class Keep:
+        @TinyJit
+        def step(self, x: Tensor) -> None:
+            self.first = (x + 1).realize()
+            self.second = self.first
+
+    keep = Keep()
+    for _ in range(4):
+        keep.step(Tensor(rand(3)))
+    program = exported_program(keep.step)
+    assert [one.name for one in program.effects] == ["first", "second"]
+    assert len({one.cell.block for one in program.effects}) == 2
+    instance = Instance(program)
+    instance.arguments["x"][:] = rand(3)
+    instance.run()
+    for state in instance.states.values():
+        np.testing.assert_array_equal(state, rand(3) + 1)

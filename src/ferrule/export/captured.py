@@ -37,18 +37,20 @@ from ferrule.fusion.views import dense
 from ferrule.ir.buffer import Buffer
 from ferrule.ir.dtype import DType
 from ferrule.ir.expr import Variable, sint
+from ferrule.ir.lazy import LazyBuffer
 from ferrule.ir.lazyop import MovementOps
 from ferrule.ir.op_table import MOVEMENTS
 from ferrule.ir.shape.view import View
 from ferrule.ir.storage import turn
 from ferrule.jit import BoundJit, TinyJit
-from ferrule.jit.inputs import Chain, follow, layout, memory_serial, without_values
+from ferrule.jit.inputs import Chain, follow, is_copy, layout, memory_serial, without_values
 from ferrule.jit.places import Place
 from ferrule.jit.replay import Replay
 from ferrule.jit.report.messages import way_to_spot, ways_of
 from ferrule.jit.report.signature import CallKey, Parameters, Signature, tensors_below
 from ferrule.jit.results import Effect
 from ferrule.tensor import Tensor
+from ferrule.tensor.cell import MOVES
 
 
 def exported_program(
@@ -85,10 +87,12 @@ def exported_program(
 
 
 def view_of_chain(shape: Sequence[sint], chain: Chain) -> View | None:
-    """The view that movements make of memory of a shape; None if no single view expresses it."""
+    """The view that movements, the last one first, make of memory of a shape; None if no single
+    view expresses it.
+    """
     view: View | None = dense(shape)
     now = tuple(shape)
-    for op, arg in chain:
+    for op, arg in reversed(chain):
         row = MOVEMENTS.get(op) if isinstance(op, MovementOps) else None
         if view is None or row is None or row.shape is None or row.view is None:
             return None
@@ -428,7 +432,7 @@ class _Builder:
         """The tensor that a leaf stands for: a number, or a handle on memory from before."""
         if isinstance(leaf, int):
             return self._tensors[leaf]
-        node = leaf.lazydata
+        node = _node_in_base(leaf)
         found = follow(node)
         if found is None:
             raise ExportError(f"{name} is a constant tensor without memory; return x.contiguous()")
@@ -528,6 +532,20 @@ class _Builder:
                 shape = without_values(tensor.shape)[0]
             view = dense(shape)
             yield self._spec(block.name, view, dtype, Cell(number, 0, block.nbytes))
+
+
+def _node_in_base(tensor: Tensor) -> LazyBuffer:
+    """The node of a tensor as a view of its base's memory.
+
+    A view that was computed by itself has a copy, which later writes to the base do not reach.
+    """
+    node, part = tensor.lazydata, tensor._part()
+    if part is None or not is_copy(tensor, node):
+        return node
+    value = tensor._cell.value
+    for op, arg in part.moves:
+        value = MOVES[op](value, arg)
+    return value.node
 
 
 def _spot_key(spot: Any) -> Any:
