@@ -414,19 +414,22 @@ class _Builder:
             if block.kind is BlockKind.STATE and block.name == label:
                 yield TensorSpec(label, source.shape, source.strides, source.dtype, source.cell)
                 continue
-            nbytes = source.cell.nbytes
-            made = self._add(Block(BlockKind.STATE, self._unique(label), nbytes, None, True))
-            whole = Cell(made, 0, nbytes)
-            spec = TensorSpec(label, source.shape, source.strides, source.dtype, whole)
-            self._copy(spec, source, label)
-            yield spec
+            yield self._copied(BlockKind.STATE, label, source)
 
     def _copy(self, to: TensorSpec, source: TensorSpec, name: str) -> None:
         if to.strides != source.strides or to.cell.nbytes != source.cell.nbytes:
             raise ExportError(
                 f"the function leaves a view in {name}; assign a copy of it, x.contiguous()"
             )
-        self._copies.append(Copy(to.cell, source.cell))
+        self._copies.append(Copy(to.reach, source.reach))
+
+    def _copied(self, kind: BlockKind, name: str, source: TensorSpec) -> TensorSpec:
+        """A tensor of this name in a new block, to which the memory of another one is copied."""
+        reach = source.reach
+        made = self._add(Block(kind, self._unique(name), reach.nbytes, None, True))
+        self._copies.append(Copy(Cell(made, 0, reach.nbytes), reach))
+        cell = Cell(made, source.cell.offset - reach.offset, source.cell.nbytes)
+        return TensorSpec(name, source.shape, source.strides, source.dtype, cell)
 
     def _tensor_at(self, name: str, leaf: Any) -> TensorSpec:
         """The tensor that a leaf stands for: a number, or a handle on memory from before."""
@@ -507,12 +510,9 @@ class _Builder:
 
     def _result(self, name: str, spec: TensorSpec) -> TensorSpec:
         """A tensor as a result of this name. A constant is copied: callers may write to it."""
-        cell = spec.cell
-        if self.blocks[cell.block].kind is BlockKind.CONSTANT:
-            block = Block(BlockKind.RESULT, self._unique(name), cell.nbytes, None, True)
-            cell = Cell(self._add(block), 0, cell.nbytes)
-            self._copies.append(Copy(cell, spec.cell))
-        return TensorSpec(name, spec.shape, spec.strides, spec.dtype, cell)
+        if self.blocks[spec.cell.block].kind is BlockKind.CONSTANT:
+            return self._copied(BlockKind.RESULT, name, spec)
+        return TensorSpec(name, spec.shape, spec.strides, spec.dtype, spec.cell)
 
     def _states_outside(self) -> Iterator[TensorSpec]:
         """The states in memory from outside, as whole tensors where the function reaches them."""

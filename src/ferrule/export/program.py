@@ -102,6 +102,14 @@ class TensorSpec:
         """The shape with the largest values of the variables."""
         return tuple([as_expr(size).max for size in self.shape])
 
+    @property
+    def reach(self) -> Cell:
+        """The cell with what lies in front of it: elements at negative strides."""
+        steps = zip(self.shape, self.strides, strict=True)
+        before = sum([max(0, as_expr((1 - size) * stride).max) for size, stride in steps])
+        start = before * self.dtype.itemsize
+        return Cell(self.cell.block, self.cell.offset - start, self.cell.nbytes + start)
+
 
 Value: TypeAlias = int | Variable
 
