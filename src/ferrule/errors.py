@@ -12,7 +12,12 @@ the shapes do not fit
 from ferrule.autograd import GradientError
 from ferrule.base.config import ConfigError
 from ferrule.codegen.opt import ScheduleError
-from ferrule.device import CompileError, DeviceUnavailableError, UnknownDeviceError
+from ferrule.device import (
+    CompileError,
+    DeviceIndexError,
+    DeviceUnavailableError,
+    UnknownDeviceError,
+)
 from ferrule.device.capture import GraphException, JitError
 from ferrule.device.runner import RunnerError
 from ferrule.engine.loop_body import LoopError
@@ -39,6 +44,7 @@ __all__ = [
     "CompileError",
     "ConfigError",
     "DTypeError",
+    "DeviceIndexError",
     "DeviceMismatchError",
     "DeviceUnavailableError",
     "ExportError",

@@ -4,13 +4,22 @@ import sys
 
 import pytest
 
-from ferrule.device import Device, DeviceUnavailableError
+from ferrule.device import Device, DeviceIndexError, DeviceUnavailableError
+from ferrule.runtime import cuda
 from ferrule.runtime.cuda import compiler, driver
 
 
-def test_a_gpu_has_a_number() -> None:
-    with pytest.raises(DeviceUnavailableError, match="CUDA:first: a GPU is named by its number"):
-        Device["CUDA:first"]
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("CUDA:first", "no device CUDA:first: after the colon comes a number, as in CUDA:1"),
+        ("CUDA:2", "no device CUDA:2: the GPUs of the CUDA driver are 2"),
+    ],
+)
+def test_a_gpu_has_a_number(name: str, message: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cuda, "gpu_count", lambda: 2)
+    with pytest.raises(DeviceIndexError, match=message):
+        Device[name]
 
 
 @pytest.fixture

@@ -20,6 +20,7 @@ from ferrule.device import (  # noqa: E402
     CompiledASTRunner,
     CompileError,
     Device,
+    DeviceIndexError,
     DeviceUnavailableError,
     GlobalCounters,
     RunnerError,
@@ -337,9 +338,9 @@ def test_devices_by_name(accelerator: Accelerator) -> None:
     assert Device["cl:0"] is found
     assert found.linearizer_opts == target_of(accelerator.device)
     found.synchronize()
-    with pytest.raises(DeviceUnavailableError, match="CL:99 is not there"):
+    with pytest.raises(DeviceIndexError, match="no device CL:99: the OpenCL devices are"):
         Device["CL:99"]
-    with pytest.raises(DeviceUnavailableError, match="CL:GPU: after the colon comes the number"):
+    with pytest.raises(DeviceIndexError, match="no device CL:GPU: after the colon comes a number"):
         Device["CL:GPU"]
 
 

@@ -67,6 +67,8 @@ class Config:
     """Optimisations that the scheduler leaves out, of `PASSES`."""
     FERRULE_DEVICE: str | None
     """The default device; None: the first that opens."""
+    FERRULE_CPU_DEVICES: int
+    """The number of devices CPU, CPU:1 and so on, and of NUMPY; each is made when first used."""
     FERRULE_NUM_THREADS: int
     """The number of threads that a CPU kernel may use."""
     FERRULE_COMPILE_WORKERS: int | None
@@ -184,6 +186,7 @@ def _checked_text(name: str, value: object) -> str:
 _SMALLEST = {
     **{"DEBUG": 0, "BEAM": 0, "JIT": 0, "LRU": 0},
     **{"ALLOW_TF32": 0, "FERRULE_CHECK_INDEX": 0, "FERRULE_NUM_THREADS": 1},
+    "FERRULE_CPU_DEVICES": 1,
     "FERRULE_COMPILE_WORKERS": 0,
 }
 _NAMES = tuple(field.name for field in fields(Config))
@@ -230,6 +233,7 @@ def config_from(environment: Mapping[str, str]) -> Config:
         FERRULE_CHECK_INDEX=0,
         FERRULE_SKIP=frozenset(),
         FERRULE_DEVICE=None,
+        FERRULE_CPU_DEVICES=8,
         FERRULE_NUM_THREADS=usable_cores(),
         FERRULE_COMPILE_WORKERS=None,
         FERRULE_CACHE_DIR=_user_cache_dir(environment),

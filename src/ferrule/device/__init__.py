@@ -12,6 +12,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager
 from contextvars import copy_context
+from copy import copy
 from functools import cache, partial
 from importlib import import_module
 from pathlib import Path
@@ -56,6 +57,7 @@ __all__ = [
     "CompiledASTRunner",
     "Compiler",
     "Device",
+    "DeviceIndexError",
     "DeviceUnavailableError",
     "GlobalCounters",
     "Interpreted",
@@ -77,6 +79,39 @@ class UnknownDeviceError(ModuleNotFoundError):
 
 class DeviceUnavailableError(RuntimeError):
     """The device is known, but cannot be opened here."""
+
+
+class DeviceIndexError(DeviceUnavailableError):
+    """There are fewer devices of this kind than the index in the name says."""
+
+
+def index_of(name: str, count: int, reason: str) -> int:
+    """The index in the name of one of `count` devices of a kind: 0 for CPU, 1 for CPU:1.
+
+    Raises `DeviceIndexError` for any other name; `reason` says why there are so many.
+
+    >>> index_of("CPU", 8, "FERRULE_CPU_DEVICES is 8"), index_of("CPU:1", 2, "there are 2")
+    (0, 1)
+    """
+    kind, colon, rest = name.partition(":")
+    if not colon:
+        return 0
+    if not rest.isdecimal() or rest != str(int(rest)):
+        raise DeviceIndexError(
+            f"there is no device {name}: after the colon comes a number, as in {kind}:1"
+        )
+    if int(rest) >= count:
+        raise DeviceIndexError(f"there is no device {name}: {reason}")
+    return int(rest)
+
+
+def virtual_index(name: str) -> int:
+    """The index in the name of a device that is this machine's processor, CPU or NUMPY.
+
+    Raises `DeviceIndexError` if it is not below `FERRULE_CPU_DEVICES`.
+    """
+    count = config().FERRULE_CPU_DEVICES
+    return index_of(name, count, f"the setting FERRULE_CPU_DEVICES is {count}")
 
 
 # *** which device ***
@@ -312,6 +347,9 @@ class Compiled:
     or called as `loop(steps, condition)`, which gives None or what runs these `LoopStep`s;
     `row_function` is None, or gives the program of a function of rows by its name. A device whose
     renderer, compiler and runtime are None only holds memory: tensors can be copied there and back.
+
+    `twin` is None, or a device that runs the same programs: then kernels are made for that one, and
+    both run them.
     """
 
     tuned: ClassVar[int] = 0
@@ -327,6 +365,7 @@ class Compiled:
         graph: Callable[..., Any] | None = None,
         loop: Callable[..., Any] | None = None,
         row_function: Callable[[str], Any] | None = None,
+        twin: Compiled | None = None,
     ) -> None:
         self.device = device
         self.allocator = allocator
@@ -336,6 +375,7 @@ class Compiled:
         self.graph = graph
         self.loop = loop
         self.row_function = row_function
+        self.twin = twin
         # Kernels differ where products may be rounded to tf32.
         self._runners_by: defaultdict[bool, dict[LazyOp, CompiledASTRunner]] = defaultdict(dict)
         self._winners_by: defaultdict[bool, dict[LazyOp, TunedSchedule | None]] = defaultdict(dict)
@@ -394,6 +434,8 @@ class Compiled:
 
         None if there was no search.
         """
+        if self.twin is not None:
+            return self.twin.winner(ast)
         if ast not in self._winners and self.compiler.cachekey is not None:
             from ferrule.device.autotune import tuning_cache
 
@@ -426,6 +468,9 @@ class Compiled:
 
     def adopt(self, ast: LazyOp, winner: TunedSchedule) -> None:
         """Makes the result of a search the schedule of a kernel, now and in later processes."""
+        if self.twin is not None:
+            self.twin.adopt(ast, winner)
+            return
         before = self.winner(ast)
         if winner.after == 0 and before is not None:
             return
@@ -464,6 +509,8 @@ class Compiled:
 
         Across processes its program comes from the disk cache.
         """
+        if self.twin is not None:
+            return self._shared([ast])[ast]
         if config().BEAM:
             self._search([ast])
         runner = self._runners.get(ast)
@@ -478,12 +525,25 @@ class Compiled:
         Worker processes make some of them, if there are many. Else one is compiled while the next
         one is lowered.
         """
+        if self.twin is not None:
+            return self._shared(asts)
         if config().BEAM:
             self._search(asts)
         known = self._runners
         missing = [ast for ast in asts if ast not in known]
         if missing:
             self._make(list(dict.fromkeys(missing)))
+        return known
+
+    def _shared(self, asts: Sequence[LazyOp]) -> Mapping[LazyOp, CompiledASTRunner]:
+        """Runners of the twin's programs for this device; its searches replace programs."""
+        assert self.twin is not None
+        made, known = self.twin.prepare(asts), self._runners
+        for ast in asts:
+            runner = known.get(ast)
+            if runner is None or runner.program is not made[ast].program:
+                known[ast] = copy(made[ast])
+                known[ast].device = self.device
         return known
 
     def _make(self, asts: Sequence[LazyOp]) -> None:

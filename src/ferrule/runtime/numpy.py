@@ -16,7 +16,7 @@ from typing import Any, TypeAlias, cast
 
 import numpy as np
 
-from ferrule.device import Interpreted
+from ferrule.device import Interpreted, virtual_index
 from ferrule.ir.buffer import LRUAllocator
 from ferrule.ir.dtype import DType, compute_dtype, dtypes, truncate
 from ferrule.ir.expr import Expr, sint
@@ -487,7 +487,11 @@ def _quiet(function: Function) -> Function:
 
 
 def device(name: str) -> Interpreted:
-    """Opens the device."""
+    """NumPy as a device: `NUMPY` is the first one, `NUMPY:1` the next.
+
+    Raises `DeviceIndexError` for an index that `FERRULE_CPU_DEVICES` does not allow.
+    """
+    virtual_index(name)
     functions = {op: _quiet(function) for op, function in FUNCTIONS.items()}
     fused: dict[tuple[Op, Op], Function] = {
         (ReduceOps.SUM, BinaryOps.MUL): _quiet(_sum_of_product),

@@ -1,4 +1,7 @@
-"""The device CPU: kernels are native code, run by this process on all its cores.
+"""The devices CPU, CPU:1 and so on: kernels are native code, run by this process on its cores.
+
+All are the same processor. They differ in where tensors are and in what runs at once, so programs
+for several devices can be written and tested without them.
 
 `docs/design/cpu-runtime.md` has the reasons for its design, with the measurements.
 """
@@ -9,7 +12,7 @@ import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, final
 
-from ferrule.device import Compiled, CompileError
+from ferrule.device import Compiled, CompileError, Device, virtual_index
 from ferrule.ir.target import Target
 from ferrule.renderer.base import Renderer
 from ferrule.runtime.cpu.elf import ObjectError
@@ -51,11 +54,25 @@ class _HostRenderer(Renderer):
 
 
 def device(name: str) -> Compiled:
-    """The CPU as a device. Raises `OSError` on a system that it does not run on."""
+    """The CPU as a device: `CPU` is the first one, `CPU:1` the next; all run the same programs.
+
+    Raises `OSError` on a system that it does not run on, `DeviceIndexError` for an index that
+    `FERRULE_CPU_DEVICES` does not allow.
+    """
+    index = virtual_index(name)
     if sys.platform == "win32":
         raise OSError("the CPU device does not run on Windows; use the device NUMPY")
     compiler = host_compiler()
-    renderer = _HostRenderer(compiler.target)
+    twin = Device["CPU"] if index else None
+    assert twin is None or isinstance(twin, Compiled)
     return Compiled(
-        name, CPUAllocator(), renderer, compiler, CPUProgram, CPUGraph, cpu_loop, row_function
+        name,
+        CPUAllocator(),
+        _HostRenderer(compiler.target) if twin is None else twin.renderer,
+        compiler,
+        CPUProgram,
+        CPUGraph,
+        cpu_loop,
+        row_function,
+        twin,
     )

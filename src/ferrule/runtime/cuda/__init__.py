@@ -9,7 +9,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import final
 
-from ferrule.device import Compiled
+from ferrule.device import Compiled, index_of
 from ferrule.renderer.c.style import cuda_renderer
 from ferrule.runtime.cuda.compiler import NVRTC, CUDACompiler, Toolchain
 from ferrule.runtime.cuda.driver import (
@@ -17,6 +17,7 @@ from ferrule.runtime.cuda.driver import (
     CUDAError,
     CUDAMemoryError,
     architecture,
+    gpu_count,
     gpu_target,
     open_gpu,
 )
@@ -62,10 +63,9 @@ toolchain: Callable[[], Toolchain] = NVRTC
 def device(name: str) -> CUDADevice:
     """A GPU as a device: `CUDA` is the first one, `CUDA:1` the next.
 
-    Raises `ImportError` if a package is missing, `OSError` if a driver, NVRTC or the GPU is.
+    Raises `ImportError` if a package is missing, `OSError` if a driver or NVRTC is,
+    `DeviceIndexError` if the GPU is.
     """
-    number = name.partition(":")[2] or "0"
-    if not number.isdecimal():
-        raise OSError(f"{name}: a GPU is named by its number, as in CUDA:1")
-    gpu = open_gpu(int(number))
+    count = gpu_count()
+    gpu = open_gpu(index_of(name, count, f"the GPUs of the CUDA driver are {count}"))
     return CUDADevice(name, gpu, toolchain())

@@ -200,6 +200,11 @@ def _initialize() -> int:
     return int(check(driver.cuDeviceGetCount()))
 
 
+def gpu_count() -> int:
+    """The number of GPUs. Raises `ImportError` without the bindings, `OSError` without a driver."""
+    return _initialize()
+
+
 @cache
 def open_gpu(number: int) -> GPU:
     """The GPU with a number, opened once.

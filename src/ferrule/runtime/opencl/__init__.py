@@ -8,9 +8,14 @@ from __future__ import annotations
 from functools import partial
 from typing import final
 
-from ferrule.device import Compiled
+from ferrule.device import Compiled, index_of
 from ferrule.renderer.c.style import opencl_renderer
-from ferrule.runtime.opencl.driver import Accelerator, open_accelerator, target_of
+from ferrule.runtime.opencl.driver import (
+    Accelerator,
+    all_devices,
+    open_accelerator,
+    target_of,
+)
 from ferrule.runtime.opencl.graph import CLGraph
 from ferrule.runtime.opencl.memory import CLAllocator, CLMemory
 from ferrule.runtime.opencl.program import CLCompiler, CLProgram
@@ -45,9 +50,9 @@ class CLDevice(Compiled):
 def device(name: str) -> CLDevice:
     """The OpenCL device of a name: CL is the first one of this machine, CL:1 the second, and so on.
 
-    Raises `OSError` if it is not there, or lacks something.
+    Raises `OSError` if there is none, or it lacks something, `DeviceIndexError` if there are fewer.
     """
-    number = name.partition(":")[2] or "0"
-    if not number.isdecimal():
-        raise OSError(f"{name}: after the colon comes the number of a device, as in CL:1")
-    return CLDevice(name, open_accelerator(int(number)))
+    found = all_devices()
+    names = ", ".join(accelerator.name for accelerator in found)
+    index = index_of(name, len(found), f"the OpenCL devices are {names}")
+    return CLDevice(name, open_accelerator(index))
