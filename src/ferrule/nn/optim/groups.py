@@ -229,6 +229,11 @@ class ParamGroup(UserDict[str, Any]):
                 f" it; make one with {name}={value}"
             )
 
+    def moved(self, device: str) -> ParamGroup:
+        """The group with the tensors among its settings on a device."""
+        data = {name: _on(value, device) for name, value in self.data.items() if name != "params"}
+        return ParamGroup(self._owner, {"params": self["params"], **data}, self._structural)
+
     def as_tensor(self, name: str) -> None:
         """Makes a number, or the first of several, a tensor, so that it may change in a capture."""
         value = self[name]
@@ -239,6 +244,12 @@ class ParamGroup(UserDict[str, Any]):
 
     def _tensor(self, value: float | Tensor) -> Tensor:
         return value if isinstance(value, Tensor) else scalar(value, self["params"])
+
+
+def _on(value: Any, device: str) -> Any:
+    if isinstance(value, tuple):
+        return tuple([_on(part, device) for part in value])
+    return value.to(device) if isinstance(value, Tensor) else value
 
 
 def _written(now: Any, value: Any) -> Any:

@@ -106,8 +106,11 @@ class TensorWise(Optimizer):
             for param in group["params"]:
                 place = next(places)
                 if place in gradients:
-                    state = {**self.state[place], **common}
-                    self._update(param, gradients[place], state, group, skipped)
+                    state, settings = {**self.state[place], **common}, group
+                    if param.device != group["params"][0].device:
+                        # Where the values are that the parameters share.
+                        state, settings = _moved(state, param), group.moved(param.device)
+                    self._update(param, gradients[place], state, settings, skipped)
 
     def _update(
         self,
@@ -226,6 +229,11 @@ class TensorWise(Optimizer):
                         f"{self._name}.load_state_dict: {name} differs between parameters of one"
                         " group; put those that were stepped less often into a group of their own"
                     )
+
+
+def _moved(state: State, param: Tensor) -> State:
+    """The state on the device of its parameter."""
+    return {name: tensor.to(param.device) for name, tensor in state.items()}
 
 
 def _write(tensors: State, values: Mapping[str, Tensor], skipped: Tensor | None = None) -> None:
