@@ -425,7 +425,8 @@ def test_other_processors_get_a_runtime_too() -> None:
     ("function", "runs_code"),
     [
         (native.LAUNCH, "call void %body"),
-        (native.REPLAY, "call i64 %extent"),
+        (native.REPLAY, "@run_batch"),
+        (native.REPLAY, "@run_lanes"),
         (native.WORKER, "@take_block"),
     ],
 )

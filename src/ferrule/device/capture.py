@@ -19,7 +19,14 @@ from ferrule.base.helpers import GlobalCounters
 from ferrule.base.interrupts import running_handlers
 from ferrule.base.records import dataclass
 from ferrule.base.threadstate import this_thread
-from ferrule.device import BufferCopy, CompiledASTRunner, JITRunner, observer, update_stats
+from ferrule.device import (
+    BufferCopy,
+    CompiledASTRunner,
+    Device,
+    JITRunner,
+    observer,
+    update_stats,
+)
 from ferrule.device.memory_planner import plan_arenas
 from ferrule.device.runner import watched_since
 from ferrule.ir.buffer import Buffer, newest_serial, read_guard
@@ -57,6 +64,14 @@ class JitItem:
     rawbufs: list[Buffer | None]
     line: str = ""
     """The line of the program that asked for the result, as `file:line`."""
+
+    def accesses(self) -> list[tuple[Buffer, bool, bool]]:
+        """Each buffer, and two flags: True if the run reads it, and if it writes it."""
+        return [
+            (buffer, *self.prg.access(i))
+            for i, buffer in enumerate(self.rawbufs)
+            if buffer is not None
+        ]
 
 
 # *** documented functions of a list of items ***
@@ -127,6 +142,9 @@ class GraphExecutor(JITRunner):
     takes_plans: ClassVar[bool] = False
     """True if plans that were not captured are run so as well: making one takes no longer than a
     run, and other inputs cost nothing."""
+
+    spans_devices: ClassVar[bool] = False
+    """True if one graph takes the items of several devices of its kind, and copies between them."""
 
     def __init__(self, jit_cache: list[JitItem], input_rawbuffers: Sequence[Buffer]) -> None:
         self.jit_cache = jit_cache
@@ -205,6 +223,17 @@ class GraphExecutor(JITRunner):
             num_kernels=self.num_kernels,
             device=self.device,
         )
+
+
+def executor_of(device: str) -> tuple[Any, str] | None:
+    """The graph executor for the items of a device, and the device; None if it has none.
+
+    The device is empty for an executor that takes items of all devices of its kind.
+    """
+    found: Any = getattr(Device[device], "graph", None) if device else None
+    if found is None:
+        return None
+    return found, "" if getattr(found, "spans_devices", False) else device
 
 
 # *** buffers that may be freed before the replay ***

@@ -11,7 +11,7 @@ from ferrule.base.config import Config, config
 from ferrule.base.interrupts import Whole
 from ferrule.base.threadstate import this_thread
 from ferrule.device import Compiled, Device
-from ferrule.device.capture import GraphExecutor, JitItem
+from ferrule.device.capture import GraphExecutor, JitItem, executor_of
 from ferrule.device.runner import BufferCopy, CompiledASTRunner, JITRunner
 from ferrule.fusion import Schedule, make_schedule
 from ferrule.fusion.graph import toposort
@@ -142,8 +142,7 @@ def _run_all(schedule: Schedule) -> None:
         if lines is not None:
             lines.begin(None if step.node is None else schedule.nodes[step.node].serial)
         if runner is None:
-            out = buffers[0]
-            runner = BufferCopy(out.device, out.nbytes, buffers[1].device)
+            runner = _copier(buffers)
         if state.observer is not None and any([isinstance(v, Length) for v in values]):
             # Replays know the variables of the arguments alone, and have the sizes of this call.
             runner, values = runner.at(values), {}
@@ -176,25 +175,25 @@ def _is_run_at_once(schedule: Schedule) -> bool:
 
 
 def _graph_of(schedule: Schedule) -> GraphExecutor | None:
-    """The graph executor for a plan, where the device has one that takes it as it is."""
+    """The graph executor for a plan, where the devices have one that takes it as it is."""
     plan, use = schedule.plan, schedule.plan.use
-    devices = {place.device for place in plan.places}
     settings = config()
-    if len(devices) != 1 or settings.DEBUG >= 2 or settings.JIT == 2:
+    executors = {executor_of(device) for device in {place.device for place in plan.places}}
+    if len(executors) != 1 or settings.DEBUG >= 2 or settings.JIT == 2:
         return None
-    (device,) = devices
-    made = getattr(Device[device], "graph", None)
-    if made is None or not made.takes_plans:
+    (executor,) = executors
+    if executor is None or not executor[0].takes_plans:
         return None
     values = dict(schedule.values[0]) if schedule.values else {}
     if any([known is not schedule.values[0] for known in schedule.values]):
         return None
     items: list[JitItem] = []
     for runner, (_, buffers, _) in zip(use.runners, schedule.runs(), strict=True):
-        if not isinstance(runner, CompiledASTRunner):
+        made = _copier(buffers) if runner is None else runner
+        if not isinstance(made, CompiledASTRunner | BufferCopy):
             return None
-        items.append(JitItem(runner, list(buffers)))
-    graph: GraphExecutor = made(items, schedule.buffers, values)
+        items.append(JitItem(made, list(buffers)))
+    graph: GraphExecutor = executor[0](items, schedule.buffers, values)
     for item in items:
         item.rawbufs[:] = [None] * len(item.rawbufs)  # or the graph would keep them alive
     return graph
@@ -373,6 +372,12 @@ def _runner(ast: LazyOp, buffers: Sequence[Buffer], runners: Runners) -> JITRunn
     if not isinstance(ast.op, LoadOps):
         return runners[out.device][ast]
     if ast.op is LoadOps.FROM:
-        return BufferCopy(out.device, out.nbytes, buffers[1].device)
+        return _copier(buffers)
     runner: JITRunner = ast.arg
     return runner
+
+
+def _copier(buffers: Sequence[Buffer]) -> BufferCopy:
+    """The runner of a copy between devices: to the first buffer, from the second."""
+    dest, source = buffers
+    return BufferCopy(dest.device, dest.nbytes, source.device)

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from math import inf
 from typing import Any, Final, final
 
 from ferrule.base.config import config
-from ferrule.device import BufferCopy, CompiledASTRunner, Device
-from ferrule.device.capture import GraphException, GraphExecutor, JitItem, get_input_replace
+from ferrule.device import BufferCopy, CompiledASTRunner
+from ferrule.device.capture import (
+    GraphException,
+    GraphExecutor,
+    JitItem,
+    executor_of,
+    get_input_replace,
+)
 from ferrule.device.runner import ASTRunner
 from ferrule.fusion import target_of
 from ferrule.fusion.dynamic.lengths import uses_worth_compiling, uses_worth_kernels
@@ -96,37 +102,42 @@ def _for_any_size(items: Sequence[JitItem]) -> list[ASTRunner]:
 def _batched(
     items: Sequence[JitItem], inputs: Sequence[Buffer], var_vals: dict[Variable, int]
 ) -> list[JitItem]:
-    """The items, with consecutive ones of a device merged where it has a graph executor."""
+    """The items, with consecutive ones merged where one graph executor takes them."""
     batched: list[JitItem] = []
     batch: list[JitItem] = []
     for item in items:
-        if batch and item.prg.device != batch[0].prg.device:
+        if batch and _executor(item) != _executor(batch[0]):
             batched += _graph(batch, inputs, var_vals)
             batch = []
-        if _graph_class(item) is None:
-            batched += _graph(batch, inputs, var_vals)
+        if _executor(item) is None:
             batched.append(item)
-            batch = []
         else:
             batch.append(item)
     return batched + _graph(batch, inputs, var_vals)
 
 
-def _graph_class(item: JitItem) -> Callable[..., Any] | None:
-    device = item.prg.device
+def _executor(item: JitItem) -> tuple[Any, str] | None:
+    """The graph executor that takes an item, and the device that it is for.
+
+    The device is empty for an executor of several. Equal ones take the items as one batch. None for
+    an item that ends a batch: a function of the host, a loop, or a copy between devices that no
+    executor spans.
+    """
     if not isinstance(item.prg, CompiledASTRunner | BufferCopy):
-        return None  # it ends a batch: functions of the host, and loops
-    inside = all(buffer is None or buffer.device == device for buffer in item.rawbufs)
-    return Device[device].graph if device and inside else None
+        return None
+    found = {executor_of(buffer.device) for buffer in item.rawbufs if buffer is not None}
+    found.add(executor_of(item.prg.device))
+    return found.pop() if len(found) == 1 else None
 
 
 def _graph(
     batch: list[JitItem], inputs: Sequence[Buffer], var_vals: dict[Variable, int]
 ) -> list[JitItem]:
     """The batch as one item, or unchanged if no executor can take it."""
-    graph_class = _graph_class(batch[0]) if batch else None
-    if graph_class is None:
+    executor = _executor(batch[0]) if batch else None
+    if executor is None:
         return batch
+    graph_class, _ = executor
     try:
         graph = graph_class(batch, inputs, var_vals)
     except GraphException as error:

@@ -2,23 +2,31 @@
 
 The argument tables of all kernels are ready in memory. A replay gives the addresses of the inputs
 and the values of the variables to the native code, which writes them to the tables' slots and runs
-one kernel after the other.
+one kernel after the other. The kernels of several devices CPU, CPU:1 and so on are a lane for each
+device, and lanes run at once where their kernels do not wait for each other (`native_lanes`).
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any, final
 
 from ferrule.base.config import config
 from ferrule.base.records import dataclass
 from ferrule.device import BufferCopy, CompiledASTRunner
 from ferrule.device.capture import GraphException, GraphExecutor, JitItem
+from ferrule.device.lanes import Lane, lanes_of
 from ferrule.ir.buffer import Buffer
 from ferrule.ir.expr import Variable
 from ferrule.runtime.cpu.memory import CPUMemory
-from ferrule.runtime.cpu.pool import SLOT_BYTES, batch_record, record
+from ferrule.runtime.cpu.pool import (
+    LANE_THREADS,
+    SLOT_BYTES,
+    batch_record,
+    lane_records,
+    record,
+)
 from ferrule.runtime.cpu.program import NativeProgram, native_runtime
 
 
@@ -40,12 +48,14 @@ class CPUGraph(GraphExecutor):
     """The items of `jit_cache`, ready to be replayed with other inputs and other values.
 
     If an item uses one of `input_rawbuffers`, each call replaces it by its own input of that
-    number. All other buffers are those of the items, which the graph keeps alive.
+    number. All other buffers are those of the items, which the graph keeps alive. Inputs may share
+    memory with each other, or with those buffers, only if they did when the graph was built.
 
     Raises `GraphException` if an item is neither a kernel of the CPU nor a copy inside it.
     """
 
     takes_plans = True
+    spans_devices = True
 
     def __init__(
         self,
@@ -56,32 +66,45 @@ class CPUGraph(GraphExecutor):
         super().__init__(jit_cache, input_rawbuffers)
         steps = [_step(item, var_vals) for item in jit_cache]
         self._inputs = sorted(set(self.replaced.values()))
-        self._build(steps, self.replaced)
-        self._threads = native_runtime().threads
+        lanes = lanes_of(jit_cache)
+        self._n_lanes = len(lanes)
+        self._build(steps, lanes)
+        self._runtime = native_runtime()
 
-    def _build(self, steps: list[_Step], replaced: Mapping[tuple[int, int], int]) -> None:
+    def _build(self, steps: list[_Step], lanes: Sequence[Lane]) -> None:
         """Lays out the native records: tables, items, patches, and the batch that has them all."""
         runtime = native_runtime()
         self._tables, address = record(value for step in steps for value in step.table)
         places = {number: place for place, number in enumerate(self._inputs)}
-        items: list[int] = []
+        items: list[list[int]] = []
         patches: list[int] = []
         for j, step in enumerate(steps):
-            items += [step.body, step.extent, address, 0]
+            items.append([step.body, step.extent, address, 0])
             for i in range(step.n_buffers):
-                if (j, i) in replaced:
-                    patches += [address + SLOT_BYTES * i, places[replaced[j, i]], 0]
+                if (j, i) in self.replaced:
+                    patches += [address + SLOT_BYTES * i, places[self.replaced[j, i]], 0]
             for i, variable in enumerate(step.variables, start=step.n_buffers):
                 place = len(places) + self.vars.index(variable)
                 patches += [address + SLOT_BYTES * i, place, 0]
             address += SLOT_BYTES * len(step.table)
-        self._items, items_address = record(items)
-        self._patches, patches_address = record(patches)
-        n = len(steps)
-        self._batch, batch_address = batch_record(
-            items_address, n, patches_address, len(patches) // 3, runtime.pool, n
-        )
-        self._replay = runtime.replayer(batch_address)
+        self._patches, patches_at = record(patches)
+        n_patches = len(patches) // 3
+        if len(lanes) == 1:
+            self._lanes = [_LaneRecords(items, patches_at, n_patches, runtime.pool)]
+            self._batch = self._lanes[0].batch
+        else:
+            self._lanes = [
+                _LaneRecords([items[j] for j in lane.steps], 0, 0, runtime.lane_pool(k), lane)
+                for k, lane in enumerate(lanes)
+            ]
+            self._lane_records, lanes_at = lane_records([lane.entry() for lane in self._lanes])
+            self._batch, _ = batch_record(
+                *(0, 0, patches_at, n_patches, runtime.pool, 0),
+                lanes=lanes_at,
+                n_lanes=len(lanes),
+                gate=runtime.gate,
+            )
+        self._replay = runtime.replayer(self._batch.buffer_info()[0])
 
     def replay(
         self, input_rawbuffers: Sequence[Buffer], var_vals: dict[Any, int], wait: bool = False
@@ -101,7 +124,10 @@ class CPUGraph(GraphExecutor):
             values += [variable.infer(var_vals) for variable in self.vars]
         threads = settings.FERRULE_NUM_THREADS
         if threads > 1:
-            threads = self._threads(settings)
+            threads = self._runtime.threads(settings)
+            if self._n_lanes > 1:
+                share = self._runtime.lane_threads(settings, self._n_lanes)
+                self._batch[LANE_THREADS] = share
         started = time.perf_counter() if wait else 0.0
         if self.inside:
             raise self.reentered()
@@ -116,6 +142,31 @@ class CPUGraph(GraphExecutor):
         seconds = time.perf_counter() - started if wait else None
         self.count(len(input_rawbuffers), var_vals, seconds)
         return seconds
+
+
+@final
+class _LaneRecords:
+    """The native records of a batch of items; with a lane, those of the lane's segments as well."""
+
+    def __init__(
+        self,
+        items: Sequence[Sequence[int]],
+        patches: int,
+        n_patches: int,
+        pool: int,
+        lane: Lane | None = None,
+    ) -> None:
+        n = len(items)
+        self._items, items_at = record(value for item in items for value in item)
+        self.batch, self._batch_at = batch_record(items_at, n, patches, n_patches, pool, n)
+        segments = () if lane is None else lane.segments
+        slots = [[n - segment.stop, *segment.needs] for segment in segments]
+        self._n_segments = len(slots)
+        self._segments, self._segments_at = record(value for slot in slots for value in slot)
+
+    def entry(self) -> tuple[int, int, int]:
+        """The lane, as `lane_records` takes it."""
+        return self._batch_at, self._segments_at, self._n_segments
 
 
 def _step(item: JitItem, var_vals: dict[Any, int]) -> _Step:

@@ -1,6 +1,6 @@
 """The native part of running kernels, as LLVM IR text: thread pool, launch, replay of a batch.
 
-It is compiled and cached like kernels, and the module `pool` calls it. All state is in three
+It is compiled and cached like kernels, and the module `pool` calls it. All state is in
 records of 8-byte slots, whose offsets are the constants below.
 
 Every call has a **slice** of time. After it no more blocks are handed out, and the call returns the
@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from string import Template
 
-from ferrule.runtime.cpu import native_parts, native_pool, native_sort
+from ferrule.runtime.cpu import native_lanes, native_parts, native_pool, native_sort
 
 # Records. A pool's parts that different threads write are in cache lines of their own.
 POOL_GATE, POOL_JOB = 0, 4
@@ -30,6 +30,13 @@ BATCH_POOL, BATCH_ITEM, BATCH_TAKEN = 32, 40, 48
 # The items up to the last one are run again and again until as many as there are to be have run.
 # Each time the memory of some slots has moved on by a stride.
 BATCH_TOTAL, BATCH_LEFT, BATCH_STRIDES, BATCH_N_STRIDES = 56, 64, 72, 80
+# A batch of several devices has no items of its own: each device has a lane, which has a batch.
+# Its gate is the record of a pool without workers, at which threads sleep until something happens.
+BATCH_LANES, BATCH_N_LANES, BATCH_DEADLINE, BATCH_LANE_THREADS, BATCH_GATE = 88, 96, 104, 112, 120
+
+# The words that lanes change are far apart, so that no two lanes share a line of the cache.
+LANE_LOCK, LANE_DONE, LANE_BATCH, LANE_N_SEGMENTS, LANE_SEGMENTS = 0, 8, 16, 24, 32
+LANE_BYTES = 128
 
 ITEM_BODY, ITEM_EXTENT, ITEM_TABLE, ITEM_TICKS = 0, 8, 16, 24
 ITEM_BYTES = 32
@@ -55,6 +62,8 @@ PYTHON_LAUNCH, PYTHON_REPLAY = "ferrule.python_launch", "ferrule.python_replay"
 BLOCKS_A_THREAD = 16
 BLOCKS_ALONE = 64  # blocks of a call that has one thread
 LARGEST_BLOCK = 256  # chunks
+# Looks of a thread that finds no lane to run before it sleeps: 20 to 100 us, as an idle worker.
+LOOKS_AT_LANES = 2048
 SPINS_BETWEEN_CLOCKS = 32  # turns of an idle worker's loop for each look at the clock
 # A mask: kernels of one chunk between two looks at the clock, less one. A look takes 7 ns (Zen 4,
 # 2026-11), as long as a small kernel.
@@ -157,44 +166,41 @@ done:
   ret void
 }
 
-; Runs a batch: from the start with new inputs, or, if %inputs is null, from where it stopped.
-; 0: finished; 1: call again, without inputs.
-define i64 @"$REPLAY"(ptr %batch, ptr %inputs, i64 %threads) nounwind {
-entry:
-  %items_at = getelementptr i8, ptr %batch, i64 $BATCH_ITEMS
-  %count_at = getelementptr i8, ptr %batch, i64 $BATCH_N_ITEMS
-  %pool_at = getelementptr i8, ptr %batch, i64 $BATCH_POOL
+; Puts a batch at its beginning.
+define internal void @rewind(ptr %batch) nounwind {
   %item_at = getelementptr i8, ptr %batch, i64 $BATCH_ITEM
   %taken_at = getelementptr i8, ptr %batch, i64 $BATCH_TAKEN
   %total_at = getelementptr i8, ptr %batch, i64 $BATCH_TOTAL
   %left_at = getelementptr i8, ptr %batch, i64 $BATCH_LEFT
-  %items = load ptr, ptr %items_at
-  %count = load i64, ptr %count_at
-  %pool = load ptr, ptr %pool_at
-  %going_on = icmp eq ptr %inputs, null
-  br i1 %going_on, label %begin, label %first
-first:
-  call void @patch(ptr %batch, ptr %inputs)
   %all = load i64, ptr %total_at
   store i64 %all, ptr %left_at
   store i64 0, ptr %item_at
   store i64 0, ptr %taken_at
-  br label %begin
+  ret void
+}
+
+; Runs a batch from where it stopped until %floor items are left, or it is late.
+; 0: so many are left; 1: it was late.
+define internal i64 @run_batch(
+    ptr %batch, ptr %pool, i64 %mine, i64 %deadline, i64 %floor
+) nounwind {
 begin:
-  $SEE_NEW_CODE
+  %items_at = getelementptr i8, ptr %batch, i64 $BATCH_ITEMS
+  %count_at = getelementptr i8, ptr %batch, i64 $BATCH_N_ITEMS
+  %item_at = getelementptr i8, ptr %batch, i64 $BATCH_ITEM
+  %taken_at = getelementptr i8, ptr %batch, i64 $BATCH_TAKEN
+  %left_at = getelementptr i8, ptr %batch, i64 $BATCH_LEFT
+  %items = load ptr, ptr %items_at
+  %count = load i64, ptr %count_at
   %first_item = load i64, ptr %item_at
   %first_taken = load i64, ptr %taken_at
   %first_left = load i64, ptr %left_at
-  %mode = call i32 @default_float_mode()
-  %mine = call i64 @acquire(ptr %pool, i64 %threads)
-  %first_time = call i64 @ticks()
-  %deadline = call i64 @deadline(ptr %pool, i64 %first_time)
   br label %test
 test:
   %number = phi i64 [ %first_item, %begin ], [ %number_next, %after ]
   %taken = phi i64 [ %first_taken, %begin ], [ 0, %after ]
   %left = phi i64 [ %first_left, %begin ], [ %left_next, %after ]
-  %some = icmp sgt i64 %left, 0
+  %some = icmp sgt i64 %left, %floor
   br i1 %some, label %run, label %end
 run:
   %offset = mul i64 %number, $ITEM_BYTES
@@ -223,7 +229,7 @@ several:
     ptr %pool, ptr %body, ptr %table, i64 %total, i64 %taken, i64 %mine, i64 %deadline,
     i64 %ticks)
   %finished = icmp eq i64 %reached, 0
-  br i1 %finished, label %measure, label %interrupted
+  br i1 %finished, label %measure, label %end
 measure:
   %finish = call i64 @ticks()
   %took = sub i64 %finish, %before
@@ -238,7 +244,7 @@ ahead:
   %left_now = load i64, ptr %left_at ; an item may have said that it is the last one
   %left_next = sub i64 %left_now, 1
   store i64 %left_next, ptr %left_at
-  %rest = icmp sgt i64 %left_next, 0
+  %rest = icmp sgt i64 %left_next, %floor
   %number_more = add i64 %number, 1
   %is_last = icmp eq i64 %number_more, %count
   %again = and i1 %is_last, %rest
@@ -249,15 +255,47 @@ wrap:
 after:
   %number_next = phi i64 [ %number_more, %ahead ], [ 0, %wrap ]
   %stops = and i1 %late, %rest
-  br i1 %stops, label %interrupted, label %test
-interrupted:
-  %stop_item = phi i64 [ %number, %several ], [ %number_next, %after ]
-  %stop_taken = phi i64 [ %reached, %several ], [ 0, %after ]
+  br i1 %stops, label %end, label %test
+end:
+  %stop_item = phi i64 [ %number, %test ], [ %number, %several ], [ %number_next, %after ]
+  %stop_taken = phi i64 [ %taken, %test ], [ %reached, %several ], [ 0, %after ]
+  %result = phi i64 [ 0, %test ], [ 1, %several ], [ 1, %after ]
   store i64 %stop_item, ptr %item_at
   store i64 %stop_taken, ptr %taken_at
+  ret i64 %result
+}
+
+; Runs a batch: from the start with new inputs, or, if %inputs is null, from where it stopped.
+; 0: finished; 1: call again, without inputs.
+define i64 @"$REPLAY"(ptr %batch, ptr %inputs, i64 %threads) nounwind {
+entry:
+  %pool_at = getelementptr i8, ptr %batch, i64 $BATCH_POOL
+  %lanes_at = getelementptr i8, ptr %batch, i64 $BATCH_N_LANES
+  %pool = load ptr, ptr %pool_at
+  %n_lanes = load i64, ptr %lanes_at
+  %going_on = icmp eq ptr %inputs, null
+  br i1 %going_on, label %begin, label %first
+first:
+  call void @patch(ptr %batch, ptr %inputs)
+  call void @rewind(ptr %batch)
+  call void @rewind_lanes(ptr %batch)
+  br label %begin
+begin:
+  $SEE_NEW_CODE
+  %mode = call i32 @default_float_mode()
+  %mine = call i64 @acquire(ptr %pool, i64 %threads)
+  %first_time = call i64 @ticks()
+  %deadline = call i64 @deadline(ptr %pool, i64 %first_time)
+  %has_lanes = icmp sgt i64 %n_lanes, 0
+  br i1 %has_lanes, label %several, label %single
+single:
+  %stopped = call i64 @run_batch(ptr %batch, ptr %pool, i64 %mine, i64 %deadline, i64 0)
+  br label %end
+several:
+  %unfinished = call i64 @run_lanes(ptr %batch, ptr %pool, i64 %mine, i64 %deadline)
   br label %end
 end:
-  %result = phi i64 [ 0, %test ], [ 1, %interrupted ]
+  %result = phi i64 [ %stopped, %single ], [ %unfinished, %several ]
   call void @release(ptr %pool, i64 %mine)
   call void @restore_float_mode(i32 %mode)
   ret i64 %result
@@ -355,6 +393,7 @@ def ir(arch: str, system: str, for_python: bool) -> str:
         native_parts.FUTEX if has_futex else native_parts.CONDITION,
         native_pool.POOL,
         _LAUNCH,
+        native_lanes.LANES,
         _REPLAY,
         _COPY,
         _WHILE,

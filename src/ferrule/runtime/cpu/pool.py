@@ -14,7 +14,7 @@ import os
 import sys
 import threading
 from array import array
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import Any, TypeAlias, final
 
@@ -129,18 +129,100 @@ def batch_record(
     total: int,
     strides: int = 0,
     n_strides: int = 0,
+    lanes: int = 0,
+    n_lanes: int = 0,
+    gate: int = 0,
 ) -> tuple[array[int], int]:
     """The record of a batch, as `native` lays it out: the addresses and counts of its parts.
 
-    `total` is the number of items to run; beyond `n_items` they are run again.
+    `total` is the number of items to run; beyond `n_items` they are run again. A batch with lanes
+    has no items of its own.
     """
     here = [items, n_items, patches, n_patches, pool, 0, 0, total, 0, strides, n_strides]
-    return record(here)
+    return record([*here, lanes, n_lanes, 0, 1, gate])
+
+
+LANE_THREADS = native.BATCH_LANE_THREADS // SLOT_BYTES
+"""The slot of a batch with the number of threads that each of its lanes has."""
+
+
+def lane_records(lanes: Sequence[tuple[int, int, int]]) -> tuple[array[int], int]:
+    """The records of lanes, as `native` lays them out.
+
+    A lane is the addresses of its batch and of its segments, and the number of these.
+    """
+    padding = [0] * (native.LANE_BYTES // SLOT_BYTES - 5)
+    slots = [[0, 0, batch, n_segments, segments, *padding] for batch, segments, n_segments in lanes]
+    return record(value for lane in slots for value in lane)
+
+
+@final
+class ThreadPool:
+    """Worker threads that share the chunks of a kernel with the thread that calls it.
+
+    `address` is that of its record.
+    """
+
+    def __init__(self, worker: Callable[[int], None], stop: Callable[[int], None]) -> None:
+        self._worker = worker
+        self._stop = stop
+        self._memory = mmap.mmap(-1, mmap.PAGESIZE, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+        self.address = ctypes.addressof(ctypes.c_char.from_buffer(self._memory))
+
+    def reset(self, slice_ticks: int, spin_ticks: int) -> None:
+        """Reset the pool to rest, without workers: at the start, and in a forked child."""
+        self._memory[:] = bytes(mmap.PAGESIZE)
+        self._lock = threading.Lock()
+        self._workers: list[threading.Thread] = []
+        self._ready = 1
+        self._most = _MAX_THREADS
+        self.apply_times(slice_ticks, spin_ticks)
+        process.pthread_mutex_init(ctypes.c_void_p(self.address + native.POOL_MUTEX), None)
+        process.pthread_cond_init(ctypes.c_void_p(self.address + native.POOL_CONDITION), None)
+
+    def apply_times(self, slice_ticks: int, spin_ticks: int) -> None:
+        """Apply the times of `NativeRuntime`: the second one for new workers."""
+        ctypes.c_int64.from_address(self.address + native.POOL_SLICE).value = slice_ticks
+        ctypes.c_int64.from_address(self.address + native.POOL_SPIN).value = spin_ticks
+
+    def threads(self, asked: int) -> int:
+        """The number of threads that a kernel gets if so many are asked for; they are started."""
+        return asked if asked <= self._ready else self._start(asked)
+
+    def _start(self, asked: int) -> int:
+        if not self._lock.acquire(blocking=False):
+            return min(asked, self._ready)  # another thread is at it, or this one, if interrupted
+        try:
+            if asked > self._most:
+                asked = self._most
+            try:
+                while self._ready < asked:
+                    self._workers.append(_worker_thread(self._worker, self.address, self._ready))
+                    self._ready += 1
+            except RuntimeError:
+                # The system gives no more threads, so kernels use those that are there.
+                self._most = self._ready
+            return min(asked, self._ready)
+        finally:
+            self._lock.release()
+
+    def stop(self) -> None:
+        """End the workers, for good: kernels run on the calling thread from now on."""
+        with self._lock:
+            self._most = self._ready = 1
+            self._stop(self.address)
+            for worker in self._workers:
+                worker.join(timeout=1.0)
+            self._workers = []
 
 
 @final
 class NativeRuntime:
-    """The loaded native runtime, with one pool of threads. A process has one.
+    """The loaded native runtime, with its pools of threads. A process has one.
+
+    The first pool is for kernels and for batches. The second one has no workers: threads that run a
+    batch of several devices sleep there. Each lane of such a batch has one of the others, so that
+    each device has its share of the threads.
 
     `slice_ticks` and `spin_ticks` are times: how long a call runs before it lets Python in, and how
     long an idle worker looks for work before it sleeps. A tick is one of the time stamp counter (2
@@ -162,65 +244,60 @@ class NativeRuntime:
             for name, symbol in symbols.items()
         }
         """Kernels of rows of codes, with their extents: see `native_sort`."""
-        self._memory = mmap.mmap(-1, mmap.PAGESIZE, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-        self.pool = ctypes.addressof(ctypes.c_char.from_buffer(self._memory))
         self._worker = ctypes.CFUNCTYPE(None, ctypes.c_void_p)(code.address(native.WORKER))
         self._stop = ctypes.CFUNCTYPE(None, ctypes.c_void_p)(code.address(native.STOP))
         if _has_python_calls:
             address = code.address
             self._bind_launch = _python_method(b"launch", address(native.PYTHON_LAUNCH))
             self._bind_replay = _python_method(b"replay", address(native.PYTHON_REPLAY))
-        self._reset()
+        self._pools: list[ThreadPool] = []
+        self._shared = self._pool(0)
+        self.pool = self._shared.address
         if hasattr(os, "register_at_fork"):
             os.register_at_fork(after_in_child=self._reset)
         atexit.register(self.stop)
 
+    @property
+    def gate(self) -> int:
+        """The address of the record at which threads wait for lanes."""
+        return self._pool(1).address
+
+    def _pool(self, number: int) -> ThreadPool:
+        """A pool by its number; it has no threads until these are asked for."""
+        while len(self._pools) <= number:
+            made = ThreadPool(self._worker, self._stop)
+            made.reset(self.slice_ticks, self.spin_ticks)
+            self._pools.append(made)
+        return self._pools[number]
+
     def _reset(self) -> None:
-        """Reset the pool to rest, without workers: at the start, and in a forked child."""
-        self._memory[:] = bytes(mmap.PAGESIZE)
-        self._lock = threading.Lock()
-        self._workers: list[threading.Thread] = []
-        self._ready = 1
-        self._most = _MAX_THREADS
-        self.apply_times()
-        process.pthread_mutex_init(ctypes.c_void_p(self.pool + native.POOL_MUTEX), None)
-        process.pthread_cond_init(ctypes.c_void_p(self.pool + native.POOL_CONDITION), None)
+        for pool in self._pools:
+            pool.reset(self.slice_ticks, self.spin_ticks)
 
     def apply_times(self) -> None:
         """Apply the present `slice_ticks`, and for new workers `spin_ticks`."""
-        ctypes.c_int64.from_address(self.pool + native.POOL_SLICE).value = self.slice_ticks
-        ctypes.c_int64.from_address(self.pool + native.POOL_SPIN).value = self.spin_ticks
+        for pool in self._pools:
+            pool.apply_times(self.slice_ticks, self.spin_ticks)
 
     def threads(self, settings: Config) -> int:
         """The number of threads that these settings give to a kernel; they are started by then."""
-        asked = settings.FERRULE_NUM_THREADS
-        return asked if asked <= self._ready else self._start(asked)
+        return self._shared.threads(settings.FERRULE_NUM_THREADS)
 
-    def _start(self, asked: int) -> int:
-        if not self._lock.acquire(blocking=False):
-            return min(asked, self._ready)  # another thread is at it, or this one, if interrupted
-        try:
-            if asked > self._most:
-                asked = self._most
-            try:
-                while self._ready < asked:
-                    self._workers.append(_worker_thread(self._worker, self.pool, self._ready))
-                    self._ready += 1
-            except RuntimeError:
-                # The system gives no more threads, so kernels use those that are there.
-                self._most = self._ready
-            return min(asked, self._ready)
-        finally:
-            self._lock.release()
+    def lane_pool(self, number: int) -> int:
+        """The address of the pool of the lane with this number."""
+        return self._pool(2 + number).address
+
+    def lane_threads(self, settings: Config, n_lanes: int) -> int:
+        """The number of threads that each of so many lanes has: its share of those of a kernel."""
+        share = settings.FERRULE_NUM_THREADS // n_lanes
+        if share <= 1:
+            return 1
+        return min([self._pool(2 + number).threads(share) for number in range(n_lanes)])
 
     def stop(self) -> None:
         """End the workers, for good: kernels run on the calling thread from now on."""
-        with self._lock:
-            self._most = self._ready = 1
-            self._stop(self.pool)
-            for worker in self._workers:
-                worker.join(timeout=1.0)
-            self._workers = []
+        for pool in self._pools:
+            pool.stop()
 
     def launcher(self, record_address: int) -> Launch:
         """The function that runs the program whose record is at an address; see `native`."""
