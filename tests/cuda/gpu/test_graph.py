@@ -379,15 +379,13 @@ def test_another_gpu_may_be_active(add: CompiledASTRunner, other_gpu: GPU) -> No
 def test_other_items_are_refused(add: CompiledASTRunner) -> None:
     x, elsewhere = buffer(), Buffer("NUMPY", SIZE, dtypes.float32)
     copy = BufferCopy("CUDA", x.nbytes, "NUMPY")
-    message = (
-        r"CUDAGraph: copy 256 bytes, CUDA <- NUMPY is neither a kernel of the GPU nor a copy inside"
-    )
+    message = r"copy 256 bytes, CUDA <- NUMPY is neither a kernel of a GPU nor a copy between them"
     with pytest.raises(GraphException, match=message):
         CUDAGraph([JitItem(add, [x, x, x]), JitItem(copy, [x, elsewhere])], [], {})
     whole = buffer()
     with pytest.raises(GraphException, match="a copy of 80 bytes to 80 bytes that overlap"):
         CUDAGraph([JitItem(copy_of(80), [whole.view(0, 20), whole.view(10, 20)])], [], {})
-    with pytest.raises(GraphException, match="0 GPUs in one batch"):
+    with pytest.raises(GraphException, match="there are no items"):
         CUDAGraph([], [], {})
 
 

@@ -13,7 +13,7 @@ from ferrule.device import BufferCopy
 from ferrule.dtype import dtypes
 from ferrule.ir.buffer import Buffer
 from ferrule.runtime.cuda.driver import GPU, CUDAError
-from ferrule.runtime.cuda.memory import CUDAAllocator, _allow_access
+from ferrule.runtime.cuda.memory import CUDAAllocator, allow_access
 
 SLOT = 4 << 20
 
@@ -186,13 +186,13 @@ def test_copies_between_gpus(load: LoadProgram) -> None:
 def test_gpus_without_access_to_each_other(
     code: int, gpu: GPU, other_gpu: GPU, driver: FakeDriver
 ) -> None:
-    _allow_access.cache_clear()
+    allow_access.cache_clear()
     driver.fail("cuCtxEnablePeerAccess", code)
-    _allow_access(gpu, other_gpu)
-    _allow_access.cache_clear()
+    allow_access(gpu, other_gpu)
+    allow_access.cache_clear()
     driver.fail("cuCtxEnablePeerAccess", 201)
     with pytest.raises(CUDAError, match="access to another GPU: CUDA_ERROR_INVALID_CONTEXT"):
-        _allow_access(gpu, other_gpu)
+        allow_access(gpu, other_gpu)
 
 
 @pytest.mark.usefixtures("allocator", "other_allocator")

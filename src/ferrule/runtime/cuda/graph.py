@@ -2,7 +2,8 @@
 
 The graph is built once, with the dependencies of the kernels' buffers. A replay changes the parts
 that differ from the replay before: addresses of inputs, values of variables, and sizes that depend
-on these.
+on these. One graph has the kernels of several GPUs, and the copies between them: its edges are the
+events by which they wait for each other.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from ferrule.ir.buffer import Buffer
 from ferrule.ir.dependence import Dependencies
 from ferrule.ir.expr import Variable
 from ferrule.runtime.cuda.driver import GPU, CUDAError, Timer, bindings, check
-from ferrule.runtime.cuda.memory import CUDAMemory
+from ferrule.runtime.cuda.memory import CUDAMemory, allow_access, wait_for
 from ferrule.runtime.cuda.program import Arguments, CUDAProgram
 
 _MAX_COPY_BYTES = 2**31 - 1  # CU_DEVICE_ATTRIBUTE_MAX_PITCH of all GPUs
@@ -37,6 +38,8 @@ class _Step:
 
     def __init__(self, item: JitItem) -> None:
         self.runner: Any = item.prg
+        self.gpu = _gpu_of(item)
+        """The GPU that runs the kernel, or that a copy goes to."""
         self.addresses = [_address(buffer) for buffer in item.rawbufs]
         self.nbytes = item.rawbufs[0].nbytes if item.rawbufs and item.rawbufs[0] else 0
         self.is_kernel = isinstance(item.prg, CompiledASTRunner)
@@ -65,9 +68,11 @@ class CUDAGraph(GraphExecutor):
     number. All other buffers are those of the items, which the graph keeps alive. Inputs may share
     memory with each other, or with those buffers, only if they did when the graph was built.
 
-    Raises `GraphException` if an item is neither a kernel of the GPU nor a copy inside it, or if
+    Raises `GraphException` if an item is neither a kernel of a GPU nor a copy between them, or if
     the driver does not accept the graph.
     """
+
+    spans_devices = True
 
     def __init__(
         self,
@@ -79,8 +84,11 @@ class CUDAGraph(GraphExecutor):
         # Weakly, as a graph must not keep the memory that it was captured with.
         self._captured_with = [weakref.ref(buffer) for buffer in input_rawbuffers]
         self.var_vals = var_vals
-        self._gpu = _common_gpu(jit_cache)
         self._steps = [_Step(item) for item in jit_cache]
+        gpus = list(dict.fromkeys([step.gpu for step in self._steps]))
+        if not gpus:
+            raise GraphException("CUDAGraph: there are no items")
+        self._gpu, self._others = gpus[0], gpus[1:]
         for step, arguments in zip(self._steps, self.encode_args_info(), strict=True):
             step.arguments = arguments
         self._note_uses(self.replaced)
@@ -115,15 +123,17 @@ class CUDAGraph(GraphExecutor):
 
     def _build(self, var_vals: dict[Any, int]) -> None:
         self._gpu.activate()
+        self._active = self._gpu
         self._graph = self.graph_create()
         weakref.finalize(self, self._gpu.release, partial(bindings().cuGraphDestroy, self._graph))
         dependencies = Dependencies()
         for step, item in zip(self._steps, self.jit_cache, strict=True):
-            after = [self._steps[k].node for k in dependencies.add(_accesses(item))]
+            after = [self._steps[k].node for k in dependencies.add(item.accesses())]
+            self._activate(step.gpu)
             arguments = step.arguments
             if arguments is None:
                 step.params = self._copy_params(step)
-                step.node = self._add_copy_node(after, step.params)
+                step.node = self._add_copy_node(after, step)
                 continue
             grid, block = self._prepare(step, arguments, var_vals)
             step.params = self.build_kernel_node_params(
@@ -132,12 +142,19 @@ class CUDAGraph(GraphExecutor):
             step.params.func = step.function = self._function(step)
             step.params.sharedMemBytes = step.shared_bytes
             step.node = self.graph_add_kernel_node(self._graph, after, step.params)
+        self._activate(self._gpu)
         self._exec = self.graph_instantiate(self._graph)
         programs = [getattr(step.runner, "program", None) for step in self._steps]
         weakref.finalize(self, _destroy_executable, self._gpu, self._exec, programs)
         for step in self._steps:
             if step.is_kernel:
                 self._enable(step, min(_launch_dims(step.runner, var_vals)[0]) > 0)
+
+    def _activate(self, gpu: GPU) -> None:
+        """Make a GPU the current one, if another one of the graph is."""
+        if gpu is not self._active:
+            gpu.activate()
+            self._active = gpu
 
     def encode_args_info(self) -> tuple[Arguments | None, ...]:
         """For each item the memory that the driver takes its arguments from; None for a copy."""
@@ -195,9 +212,9 @@ class CUDAGraph(GraphExecutor):
         params.srcHeight = params.dstHeight = params.Height = params.Depth = 1
         return params
 
-    def _add_copy_node(self, after: list[Any], params: Any) -> Any:
-        context = self._gpu.context
-        added = bindings().cuGraphAddMemcpyNode(self._graph, after, len(after), params, context)
+    def _add_copy_node(self, after: list[Any], step: _Step) -> Any:
+        args = (self._graph, after, len(after), step.params, step.gpu.context)
+        added = bindings().cuGraphAddMemcpyNode(*args)
         return check(added, "a copy's node")
 
     def _function(self, step: _Step) -> Any:
@@ -246,6 +263,7 @@ class CUDAGraph(GraphExecutor):
 
     def _set_values(self, step: _Step, var_vals: dict[Any, int]) -> None:
         """Set a kernel's node to these values, and to the step's addresses."""
+        self._activate(step.gpu)
         assert step.arguments is not None, "a copy has no variables"
         grid, block = self._prepare(step, step.arguments, var_vals)
         self.set_kernel_node_launch_dims(step.params, _at_least_one(grid), block)
@@ -254,12 +272,13 @@ class CUDAGraph(GraphExecutor):
 
     def _set_addresses(self, step: _Step) -> None:
         """Set a node to the step's addresses."""
+        self._activate(step.gpu)
         if step.arguments is not None:
             step.arguments.fill_addresses(step.addresses)
             self._set_kernel(step)
             return
         step.params = self._copy_params(step)
-        args = (self._exec, step.node, step.params, self._gpu.context)
+        args = (self._exec, step.node, step.params, step.gpu.context)
         check(bindings().cuGraphExecMemcpyNodeSetParams(*args), "changing a copy in a graph")
 
     def _set_kernel(self, step: _Step) -> None:
@@ -295,11 +314,17 @@ class CUDAGraph(GraphExecutor):
             raise self.reentered()
         self.inside = True
         try:
+            for other in self._others:
+                wait_for(self._gpu, other)
             self._gpu.activate()
+            self._active = self._gpu
             values = self._values(input_rawbuffers, var_vals)
             if values != self._last:
                 self._update(values, var_vals)
+                self._activate(self._gpu)
             seconds = self.graph_launch(self._exec, self._gpu.stream, wait=wait)
+            for other in self._others:
+                wait_for(other, self._gpu)
         finally:
             self.inside = False
         self.count(len(input_rawbuffers), var_vals, seconds)
@@ -337,29 +362,13 @@ def _variables(runner: JITRunner) -> Iterable[Variable]:
     return [v for size in sizes if not isinstance(size, int) for v in size.vars()]
 
 
-def _accesses(item: JitItem) -> list[tuple[Buffer, bool, bool]]:
-    """Each buffer of an item, and whether the run reads and writes it."""
-    return [
-        (buffer, *item.prg.access(i)) for i, buffer in enumerate(item.rawbufs) if buffer is not None
-    ]
-
-
-def _common_gpu(jit_cache: Sequence[JitItem]) -> GPU:
-    """The GPU that all items run on. Raises `GraphException` if that is not one."""
-    gpus = {_gpu_of(item) for item in jit_cache}
-    if len(gpus) != 1:
-        raise GraphException(f"CUDAGraph: {len(gpus)} GPUs in one batch")
-    return gpus.pop()
-
-
 def _gpu_of(item: JitItem) -> GPU:
     runner: Any = item.prg
     if isinstance(runner, CompiledASTRunner) and isinstance(runner.program, CUDAProgram):
         return runner.program.gpu
     if isinstance(runner, BufferCopy):
-        memory = [None if buffer is None else buffer._buf for buffer in item.rawbufs]
-        dest, src = memory
-        if isinstance(dest, CUDAMemory) and isinstance(src, CUDAMemory) and dest.gpu is src.gpu:
+        dest, src = [None if buffer is None else buffer._buf for buffer in item.rawbufs]
+        if isinstance(dest, CUDAMemory) and isinstance(src, CUDAMemory):
             if dest.nbytes != src.nbytes or dest.overlaps(src):
                 raise GraphException(
                     f"CUDAGraph: a copy of {src.nbytes} bytes to {dest.nbytes} bytes that overlap "
@@ -370,6 +379,8 @@ def _gpu_of(item: JitItem) -> GPU:
                     f"CUDAGraph: a copy of {src.nbytes} bytes; the driver copies 1 to "
                     f"{_MAX_COPY_BYTES} in a graph"
                 )
+            if dest.gpu is not src.gpu:
+                allow_access(dest.gpu, src.gpu)
             return dest.gpu
     name = runner.name or type(runner).__name__
-    raise GraphException(f"CUDAGraph: {name} is neither a kernel of the GPU nor a copy inside it")
+    raise GraphException(f"CUDAGraph: {name} is neither a kernel of a GPU nor a copy between them")

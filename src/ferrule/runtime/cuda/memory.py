@@ -194,17 +194,17 @@ def _copy_across(dest: CUDAMemory, src: CUDAMemory) -> None:
     either later.
     """
     to, origin = dest.gpu, src.gpu
-    _allow_access(to, origin)
-    _wait_for(to, origin)
+    allow_access(to, origin)
+    wait_for(to, origin)
     to.activate()
     copy = bindings().cuMemcpyPeerAsync(
         dest.address, to.context, src.address, origin.context, src.nbytes, to.stream
     )
     check(copy, "a copy between GPUs")
-    _wait_for(origin, to)
+    wait_for(origin, to)
 
 
-def _wait_for(gpu: GPU, other: GPU) -> None:
+def wait_for(gpu: GPU, other: GPU) -> None:
     """Let work that is queued on one GPU from now on wait for the work that is queued on
     another.
     """
@@ -219,7 +219,7 @@ def _wait_for(gpu: GPU, other: GPU) -> None:
 
 
 @cache
-def _allow_access(gpu: GPU, other: GPU) -> None:
+def allow_access(gpu: GPU, other: GPU) -> None:
     """Let a GPU read the memory of another directly, if they are connected.
 
     Otherwise the driver copies by way of the host, also if a GPU has as many peers as it can have.
