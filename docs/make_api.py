@@ -32,6 +32,7 @@ MODULES = {
     "ferrule.torch": "ferrule.torch",
     "ferrule.signal": "ferrule.signal",
     "ferrule.signal.windows": "ferrule.signal.windows",
+    "ferrule.distributed": "ferrule.distributed",
     "ferrule.distributions": "ferrule.distributions",
     "ferrule.distributions.constraints": "ferrule.distributions.constraints",
     "ferrule.amp": "ferrule.amp",

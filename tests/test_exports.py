@@ -29,6 +29,7 @@ PUBLIC = {
     "checkpoint",
     "cond",
     "custom_vjp",
+    "distributed",
     "distributions",
     "dtypes",
     "enable_grad",

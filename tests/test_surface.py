@@ -125,6 +125,9 @@ MODULES = {
         Normal Bernoulli Categorical Uniform Beta Gamma Dirichlet Poisson MultivariateNormal
         TransformedDistribution Independent MixtureSameFamily kl_divergence register_kl
     """,
+    "ferrule.distributed": """
+        all_reduce all_gather reduce_scatter all_to_all broadcast scatter gather reduce permute
+    """,
     "ferrule.signal": "stft istft windows",
     "ferrule.torch": "from_exported Model TorchError",
     "ferrule.nn.state": """

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from ferrule import imports
 
 if TYPE_CHECKING:
-    from ferrule import amp, array_api, distributions, fft, nn, onnx, signal, torch
+    from ferrule import amp, array_api, distributed, distributions, fft, nn, onnx, signal, torch
     from ferrule.array_api import from_dlpack
     from ferrule.autograd import enable_grad, no_grad
     from ferrule.base.config import (
@@ -64,6 +64,7 @@ __all__ = [
     "checkpoint",
     "cond",
     "custom_vjp",
+    "distributed",
     "distributions",
     "dtypes",
     "enable_grad",
@@ -115,7 +116,17 @@ _HOMES = {
     "load": "export.loading",
     "tune": "jit.tuning",
 }
-_MODULES = ("amp", "array_api", "distributions", "fft", "nn", "onnx", "signal", "torch")
+_MODULES = (
+    "amp",
+    "array_api",
+    "distributed",
+    "distributions",
+    "fft",
+    "nn",
+    "onnx",
+    "signal",
+    "torch",
+)
 
 
 # Names that newcomers look for, and their replacements here.

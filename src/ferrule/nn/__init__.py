@@ -351,7 +351,10 @@ _INSTEAD = {
     "SyncBatchNorm": "nn.BatchNorm2d and its like: a model is on one device",
     "datasets": "arrays of any loader become tensors: Tensor(array)",
     "parameter": "nn.Parameter(tensor) is a tensor that collects gradients",
-    **dict.fromkeys(("DataParallel", "DistributedDataParallel"), "a model is on one device"),
+    **dict.fromkeys(
+        ("DataParallel", "DistributedDataParallel"),
+        "make a model for each device, and distributed.all_reduce(...) their gradients",
+    ),
     "F": "from ferrule.nn import functional as F",
 }
 
