@@ -129,7 +129,7 @@ NAMES = """
     bitcast to assign replace detach requires_grad_ zero_grad backward gradient
     contiguous_backward
     no_grad enable_grad autocast manual_seed get_rng_state set_rng_state
-    train training shape ndim dtype device size numel
+    train training shard shape ndim dtype device size numel
     element_size nbytes itemsize dim grad requires_grad is_leaf lazydata is_floating_point
     empty zeros ones full zeros_like ones_like full_like rand_like randn_like arange linspace eye
     tril triu rand randn randint uniform normal scaled_uniform glorot_uniform kaiming_uniform

@@ -127,6 +127,7 @@ MODULES = {
     """,
     "ferrule.distributed": """
         all_reduce all_gather reduce_scatter all_to_all broadcast scatter gather reduce permute
+        Mesh P ShardedTensor
     """,
     "ferrule.signal": "stft istft windows",
     "ferrule.torch": "from_exported Model TorchError",

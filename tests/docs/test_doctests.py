@@ -39,7 +39,9 @@ def free_names(example: str) -> set[str]:
     return used - bound
 
 
-@pytest.mark.parametrize("room", ["array_api", "fft", "nn", "signal", "tensor", "transforms"])
+@pytest.mark.parametrize(
+    "room", ["array_api", "distributed", "fft", "nn", "signal", "tensor", "transforms"]
+)
 def test_examples_of_public_names_run_when_they_are_pasted(room: str) -> None:
     lacking = []
     for path in sorted((SOURCE / "ferrule" / room).rglob("*.py")):

@@ -30,6 +30,8 @@ def broadcast(tensor: Tensor, devices: Sequence[str]) -> list[Tensor]:
 
     Raises `UnknownDeviceError` or `DeviceUnavailableError` for a device that cannot be opened.
 
+    >>> from ferrule import Tensor
+    >>> from ferrule.distributed import broadcast
     >>> [copy.device for copy in broadcast(Tensor([1.0], device="CPU"), ["CPU", "CPU:1"])]
     ['CPU', 'CPU:1']
     """
@@ -41,6 +43,8 @@ def scatter(tensor: Tensor, devices: Sequence[str], dim: int = 0) -> list[Tensor
 
     Raises `ShapeError` for an axis that is out of range.
 
+    >>> from ferrule import Tensor
+    >>> from ferrule.distributed import scatter
     >>> x = Tensor([1, 2, 3], device="CPU")
     >>> [(part.device, part.tolist()) for part in scatter(x, ["CPU", "CPU:1"])]
     [('CPU', [1, 2]), ('CPU:1', [3])]
@@ -55,6 +59,8 @@ def gather(tensors: Sequence[Tensor], device: str | None = None, dim: int = 0) -
 
     Raises `ShapeError` for shapes that differ in another axis, `DTypeError` for other dtypes.
 
+    >>> from ferrule import Tensor
+    >>> from ferrule.distributed import gather, scatter
     >>> x = scatter(Tensor([1, 2, 3], device="CPU"), ["CPU", "CPU:1"])
     >>> gather(x).tolist(), gather(x, "CPU:1").device
     ([1, 2, 3], 'CPU:1')
@@ -69,6 +75,8 @@ def all_gather(tensors: Sequence[Tensor], dim: int = 0) -> list[Tensor]:
 
     Raises `ShapeError` for shapes that differ in another axis, `DTypeError` for other dtypes.
 
+    >>> from ferrule import Tensor
+    >>> from ferrule.distributed import all_gather
     >>> x = [Tensor([1, 2], device="CPU"), Tensor([3], device="CPU:1")]
     >>> [(whole.device, whole.tolist()) for whole in all_gather(x)]
     [('CPU', [1, 2, 3]), ('CPU:1', [1, 2, 3])]
@@ -83,6 +91,8 @@ def reduce(tensors: Sequence[Tensor], op: str = "sum", device: str | None = None
     `op` may be "mean", "prod", "max" or "min" instead of "sum". Raises `ShapeError` or `DTypeError`
     for tensors that differ in shape or dtype.
 
+    >>> from ferrule import Tensor
+    >>> from ferrule.distributed import reduce
     >>> x = [Tensor([1, 5], device="CPU"), Tensor([3, 4], device="CPU:1")]
     >>> reduce(x).tolist(), reduce(x, "max").tolist()
     ([4, 9], [3, 5])
@@ -98,6 +108,8 @@ def all_reduce(tensors: Sequence[Tensor], op: str = "sum") -> list[Tensor]:
     `op` may be "mean", "prod", "max" or "min" instead of "sum". The gradient is the same of the
     gradients. Raises `ShapeError` or `DTypeError` for tensors that differ in shape or dtype.
 
+    >>> from ferrule import Tensor
+    >>> from ferrule.distributed import all_reduce
     >>> x = [Tensor([1.0, 5.0], device="CPU"), Tensor([3.0, 4.0], device="CPU:1")]
     >>> [(mean.device, mean.tolist()) for mean in all_reduce(x, "mean")]
     [('CPU', [2.0, 4.5]), ('CPU:1', [2.0, 4.5])]
@@ -135,6 +147,8 @@ def reduce_scatter(tensors: Sequence[Tensor], op: str = "sum", dim: int = 0) -> 
     "mean", "prod", "max" or "min" instead of "sum". Raises `ShapeError` or `DTypeError` for tensors
     that differ in shape or dtype.
 
+    >>> from ferrule import Tensor
+    >>> from ferrule.distributed import reduce_scatter
     >>> x = [Tensor([1, 5], device="CPU"), Tensor([3, 4], device="CPU:1")]
     >>> [(part.device, part.tolist()) for part in reduce_scatter(x)]
     [('CPU', [4]), ('CPU:1', [9])]
@@ -153,6 +167,8 @@ def all_to_all(tensors: Sequence[Tensor], split_dim: int = 0, concat_dim: int = 
     Parts are along the axis `split_dim`, whose sizes differ by one at most; they are joined along
     `concat_dim`. Raises `ShapeError` or `DTypeError` for tensors that differ in shape or dtype.
 
+    >>> from ferrule import Tensor
+    >>> from ferrule.distributed import all_to_all
     >>> x = [Tensor([1, 2], device="CPU"), Tensor([3, 4], device="CPU:1")]
     >>> [(mixed.device, mixed.tolist()) for mixed in all_to_all(x)]
     [('CPU', [1, 3]), ('CPU:1', [2, 4])]
@@ -167,6 +183,8 @@ def all_to_all(tensors: Sequence[Tensor], split_dim: int = 0, concat_dim: int = 
 def permute(tensors: Sequence[Tensor], shift: int = 1) -> list[Tensor]:
     """Each tensor on the device of the one that is `shift` places later in the list, as in a ring.
 
+    >>> from ferrule import Tensor
+    >>> from ferrule.distributed import permute
     >>> x = [Tensor([1], device="CPU"), Tensor([2], device="CPU:1"), Tensor([3], device="CPU:2")]
     >>> [(one.device, one.item()) for one in permute(x)]
     [('CPU', 3), ('CPU:1', 1), ('CPU:2', 2)]

@@ -62,6 +62,7 @@ from ferrule.tensor.reduce import (
     summaries,
 )
 from ferrule.tensor.shaping import arranging, joining, movement, rearranging
+from ferrule.tensor.sharding import sharded
 
 __all__ = ["Tensor"]
 
@@ -216,6 +217,7 @@ class Tensor(TensorBase, metaclass=_TensorType):
     to = moving.to
     cpu = moving.cpu
     to_device = moving.to_device
+    shard = sharded.shard
     __array_namespace__ = namespace.array_namespace
 
     # -- gradients ---------------------------------------------------------------------------------

@@ -42,7 +42,6 @@ _INSTEAD: Final = {
     "resize_": _SAME_SHAPE.format("reshape"),
     "schedule": "ferrule.schedule.create_schedule([x.lazydata]) has the kernels of x",
     "set_": "x.replace(other) makes x a handle on the memory of other",
-    "shard": "a tensor is on one device: x.to('CUDA:1')",
     "share_memory_": "threads share tensors as they are; processes do by files: nn.state.safe_load",
     "stft": "ferrule.signal.stft(x, n_fft) has it, with pairs for complex numbers",
     "istft": "ferrule.signal.istft(x, n_fft) has it, with pairs for complex numbers",

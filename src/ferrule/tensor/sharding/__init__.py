@@ -1,0 +1,1 @@
+"""Tensors spread over a mesh of devices."""
