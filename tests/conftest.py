@@ -78,6 +78,14 @@ def pytest_collection_finish() -> None:
     gc.freeze()
 
 
+@pytest.fixture(autouse=True)
+def _settled_writes() -> None:
+    """No write that tests before left pending joins the schedules of this one, on any device."""
+    from ferrule.engine.realize import settle_writes  # not before the cache's place is known
+
+    settle_writes()
+
+
 @pytest.fixture
 def update_golden(request: pytest.FixtureRequest) -> bool:
     """Whether the golden files are to be written rather than compared."""

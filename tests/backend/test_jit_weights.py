@@ -16,7 +16,6 @@ from hypothesis import strategies as st
 from ferrule import Tensor, TinyJit, nn
 from ferrule.base.config import Context
 from ferrule.device import Compiled
-from ferrule.engine.realize import settle_writes
 from ferrule.helpers import GlobalCounters
 from ferrule.ir.buffer import Buffer
 from ferrule.nn.optim import SGD
@@ -57,7 +56,6 @@ class Product:
 @pytest.fixture
 def product() -> Product:
     """One whose weight is packed by now."""
-    settle_writes()  # those of tests before, which the second call would do, and count
     found = Product()
     assert [found.kernels() for _ in range(5)] == [1, 1, 2, 1, 1]
     return found

@@ -11,7 +11,6 @@ import pytest
 import ferrule.fusion
 from ferrule import Context, Tensor, TinyJit
 from ferrule.base.config import PASSES, ConfigError, config, config_from
-from ferrule.engine.realize import settle_writes
 from ferrule.fusion import make_schedule
 from ferrule.fusion.dynamic.families import _families
 
@@ -90,7 +89,6 @@ PROGRAMS: dict[str, Callable[[], list[Tensor]]] = {
 
 def computed(program: Callable[[], list[Tensor]]) -> tuple[list[Array], list[Any]]:
     """The results of a program, and the kernels that computed them with the size of memory."""
-    settle_writes()  # of other tests, which would join the schedule
     results = program()
     schedule = make_schedule([result.lazydata for result in results])
     buffers = [buffer for item in schedule.items for buffer in (item.out, *item.inputs)]
