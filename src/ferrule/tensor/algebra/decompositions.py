@@ -79,9 +79,11 @@ def qr(self: Tensor, mode: str | bool = "reduced", *, some: bool | None = None) 
     if isinstance(kind, bool):
         kind = "reduced" if kind else "complete"
     one_of(kind, ("reduced", "complete", "r"), "[qr] mode")
-    q, r = factoring.qr(matrices_of(self, "qr", square=False), kind == "complete")
+    matrices = matrices_of(self, "qr", square=False)
     if kind == "r":
-        q = q.full(0, (0,))
+        q, r = matrices.full(0, (0,)), factoring.upper_factor(matrices)
+    else:
+        q, r = factoring.qr(matrices, kind == "complete")
     return QR(in_own_float(self, q), in_own_float(self, r))
 
 

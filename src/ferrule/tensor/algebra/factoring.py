@@ -14,6 +14,7 @@ from math import factorial, prod
 import numpy as np
 
 from ferrule.autograd import Gradients, GradNode, Rule, Shape, TracedValue, record
+from ferrule.engine import lapack
 from ferrule.engine.host import Array, on_host
 from ferrule.ir.lazyop import BinaryOps
 from ferrule.tensor.algebra.elimination import householder, is_small
@@ -99,7 +100,7 @@ def _gradient_from_complement(
 def _qr(a: Array, complete: bool) -> Array:
     size = min(a.shape[-2:])
     with explained("qr", _NOT_FINITE):
-        q, r = np.linalg.qr(a, "complete" if complete else "reduced")
+        q, r = lapack.qr(a, complete)
     return _packed(q[..., :size], r[..., :size, :], q[..., size:])
 
 
@@ -129,6 +130,20 @@ def qr(x: TracedValue, complete: bool) -> tuple[TracedValue, TracedValue]:
     return full, r.pad((*none[1:], (0, more), (0, 0)))
 
 
+def upper_factor(x: TracedValue) -> TracedValue:
+    """R of `qr`. Q, which only its gradient needs, takes as long."""
+    batch, rows, columns = _sides(x)
+    if x.edge is not None or is_small(x, -1):
+        return qr(x, False)[1]
+    shape = (*batch, min(rows, columns), columns)
+    return TracedValue(on_host(_upper_factor, [x], shape, x.dtype).node)
+
+
+def _upper_factor(a: Array) -> Array:
+    with explained("qr", _NOT_FINITE):
+        return lapack.upper_factor(a)
+
+
 def _reverse_qr(grad: TracedValue, entry: GradNode) -> Gradients:
     """Walter & Lehmann (2013): (grad_Q + Q M) R**-T, M the lower part of its argument, mirrored."""
     q, r, rest = _parts(entry.result(), entry.arg)
@@ -150,7 +165,7 @@ _QR = Rule(_reverse_qr, output=True)
 def _svd(a: Array, full: bool) -> Array:
     size = min(a.shape[-2:])
     with explained("svd", _NOT_FINITE):
-        u, s, vh = np.linalg.svd(finite(a), full_matrices=full)
+        u, s, vh = lapack.svd(finite(a), full)
     return _packed(u[..., :size], s[..., None], vh[..., :size, :], u[..., size:], vh[..., size:, :])
 
 
@@ -222,7 +237,7 @@ def _pairs(s: TracedValue) -> tuple[TracedValue, TracedValue]:
 
 def _svdvals(a: Array) -> Array:
     with explained("svdvals", _NOT_FINITE):
-        return np.linalg.svd(finite(a), compute_uv=False)
+        return lapack.singular_values(finite(a))
 
 
 def singular_values(x: TracedValue) -> TracedValue:
@@ -252,7 +267,7 @@ _SVDVALS = Rule(_reverse_svdvals, inputs=(1,))
 
 def _eigh(a: Array, is_upper: bool) -> Array:
     with explained("eigh", _NOT_FINITE):
-        values, vectors = np.linalg.eigh(a, "U" if is_upper else "L")
+        values, vectors = lapack.eigh(a, is_upper)
     return _packed(values[..., None], vectors)
 
 
@@ -285,7 +300,7 @@ def _reverse_eigh(grad: TracedValue, entry: GradNode) -> Gradients:
 
 def _eigvalsh(a: Array, is_upper: bool) -> Array:
     with explained("eigvalsh", _NOT_FINITE):
-        return np.linalg.eigvalsh(a, "U" if is_upper else "L")
+        return lapack.eigenvalues(a, is_upper)
 
 
 def eigenvalues(x: TracedValue, is_upper: bool) -> TracedValue:
@@ -342,7 +357,7 @@ def _pade(a: Array) -> Array:
         power = power @ square
     odd = a @ odd
     with explained("matrix_exp", _NOT_FINITE):
-        return np.linalg.solve(even - odd, even + odd)
+        return lapack.solve(even - odd, even + odd)
 
 
 def matrix_exp(x: TracedValue) -> TracedValue:

@@ -16,6 +16,7 @@ import numpy as np
 
 from ferrule.autograd import Gradients, GradNode, Rule, Shape, TracedValue, record
 from ferrule.autograd.concat import concatenated
+from ferrule.engine import lapack
 from ferrule.engine.blas import solve_triangles
 from ferrule.engine.host import Array, on_host
 from ferrule.ir.lazy import LazyBuffer
@@ -48,10 +49,9 @@ class LinalgError(np.linalg.LinAlgError):
 
 @contextmanager
 def explained(what: str, way_out: str) -> Iterator[None]:
-    """NumPy's errors, with the name of the function and what to do; no warnings."""
+    """LAPACK's errors, with the name of the function and what to do."""
     try:
-        with np.errstate(all="ignore"):
-            yield
+        yield
     except np.linalg.LinAlgError as error:
         reason = str(error).replace("Singular", "singular").replace("Matrix", "matrix").rstrip(".")
         raise LinalgError(f"[{what}] {reason}; {way_out}") from None
@@ -126,17 +126,12 @@ def _system(a: TracedValue, b: TracedValue, what: str) -> TracedValue:
 # *** determinants ***
 
 
-def _det(a: Array) -> Array:
-    with np.errstate(all="ignore"):
-        return np.asarray(np.linalg.det(a))
-
-
 def determinant(x: TracedValue) -> TracedValue:
     """The determinant of each matrix. Its slope is the matrix of cofactors."""
     if is_small(x):
         node = by_kernels(x.node, determinants)
     else:
-        node = on_host(_det, [x], x.shape[:-2], x.dtype).node
+        node = on_host(lapack.determinant, [x], x.shape[:-2], x.dtype).node
     return record("det", _DET, (x,), node, None)
 
 
@@ -148,8 +143,8 @@ def _reverse_det(grad: TracedValue, entry: GradNode) -> Gradients:
 def _cofactors(a: Array) -> Array:
     """det(U) det(V) U diag(the product of the other singular values) V.T, also if a is singular."""
     with explained("det", "its gradient needs finite numbers; look for NaN and infinity"):
-        u, s, vh = np.linalg.svd(finite(a))
-        sign = np.sign(np.linalg.det(u) * np.linalg.det(vh))
+        u, s, vh = lapack.svd(finite(a), True)
+    sign = np.sign(lapack.determinant(u) * lapack.determinant(vh))
     ones = np.ones_like(s[..., :1])
     before = np.cumprod(np.concatenate([ones, s[..., :-1]], -1), -1)
     after = np.cumprod(np.concatenate([ones, s[..., :0:-1]], -1), -1)[..., ::-1]
@@ -171,9 +166,7 @@ def _reverse_cofactors(grad: TracedValue, entry: GradNode) -> Gradients:
 
 
 def _slogdet(a: Array) -> Array:
-    with np.errstate(all="ignore"):
-        sign, size = np.linalg.slogdet(a)
-    return np.stack([sign, size], -1)
+    return np.stack(lapack.signed_log_determinant(a), -1)
 
 
 def signed_log_determinant(x: TracedValue) -> TracedValue:
@@ -202,7 +195,7 @@ _SLOGDET = Rule(_reverse_slogdet, inputs=(0,))
 
 def _inv(a: Array, what: str) -> Array:
     with explained(what, "use pinv or lstsq, or add a small multiple of the identity"):
-        return np.asarray(np.linalg.inv(a))
+        return lapack.inverse(a)
 
 
 def inverse(x: TracedValue, what: str) -> TracedValue:
@@ -223,7 +216,7 @@ def _inv_or_infinity(a: Array) -> Array:
     result = np.full_like(a, np.inf)
     for place in np.ndindex(a.shape[:-2]):
         with suppress(np.linalg.LinAlgError):
-            result[place] = np.linalg.inv(a[place])
+            result[place] = lapack.inverse(a[place])
     return result
 
 
@@ -235,7 +228,7 @@ def inverse_or_infinity(x: TracedValue) -> TracedValue:
 
 def _pinv(a: Array, atol: Array, rtol: Array) -> Array:
     with explained("pinv", "look for NaN and infinity"):
-        u, s, vh = np.linalg.svd(finite(a), full_matrices=False)
+        u, s, vh = lapack.svd(finite(a), False)
     scale = inverted(s, atol, rtol)
     return np.asarray(np.swapaxes(vh, -1, -2) @ (scale[..., None] * np.swapaxes(u, -1, -2)))
 
@@ -280,7 +273,7 @@ _PINV = Rule(_reverse_pinv, inputs=(0,), output=True)
 
 def _solve(a: Array, b: Array) -> Array:
     with explained("solve", "use lstsq, or add a small multiple of the identity"):
-        return np.linalg.solve(a, b)
+        return lapack.solve(a, b)
 
 
 def _solution_shape(a: TracedValue, b: TracedValue, what: str) -> Shape:
@@ -307,7 +300,8 @@ def _reverse_solve(grad: TracedValue, entry: GradNode) -> Gradients:
 
 def _triangular(a: Array, b: Array, is_upper: bool, unit: bool, what: str) -> Array:
     """By BLAS, or by an LU decomposition, which finds nothing to do in an upper triangle."""
-    if not unit and (np.diagonal(a, 0, -2, -1) == 0).any():
+    size = a.shape[-1]
+    if not unit and not a.reshape((*a.shape[:-2], size * size))[..., :: size + 1].all():
         with explained(what, "the diagonal has a zero"):
             raise np.linalg.LinAlgError("Singular matrix")
     x = solve_triangles(a, b, is_upper, unit)
@@ -350,7 +344,7 @@ def _reverse_triangular(grad: TracedValue, entry: GradNode) -> Gradients:
 
 def _lstsq(a: Array, b: Array, rtol: float) -> Array:
     with explained("lstsq", "look for NaN and infinity"):
-        u, s, vh = np.linalg.svd(finite(a), full_matrices=False)
+        u, s, vh = lapack.svd(finite(a), False)
     projected = inverted(s, 0.0, rtol)[..., None] * (np.swapaxes(u, -1, -2) @ b)
     return np.asarray(np.swapaxes(vh, -1, -2) @ projected)
 
@@ -380,7 +374,7 @@ _LSTSQ = Rule(_reverse_lstsq, inputs=(0, 1))
 
 def _cholesky(a: Array) -> Array:
     with explained("cholesky", "add a small multiple of the identity, or use eigh or qr"):
-        return np.linalg.cholesky(a)
+        return lapack.cholesky(a)
 
 
 def cholesky(x: TracedValue) -> TracedValue:
