@@ -37,6 +37,34 @@ def test_sorting(device: str, axis: int, descending: bool) -> None:
     np.testing.assert_array_equal(found.numpy(), indices.numpy())
 
 
+@pytest.mark.parametrize("dtype", [np.int64, np.uint64, np.float64])
+@pytest.mark.parametrize("shape", [(1,), (3, 2, 50), (2, 300)])
+@pytest.mark.parametrize("wide", [False, True])
+def test_sorting_64_bits(device: str, dtype: Any, shape: tuple[int, ...], wide: bool) -> None:
+    """Small numbers, which share their upper halves, and numbers of which halves are shared."""
+    if dtype is np.float64:
+        array = RNG.standard_normal(shape) * (1e300 if wide else 1)
+        for step, value in [(5, array.flat[0]), (7, np.nan), (11, -0.0), (13, 0.0), (17, -np.inf)]:
+            array.flat[1::step] = value
+    elif wide:
+        ends = np.iinfo(dtype)
+        array = RNG.integers(ends.min, ends.max, shape, dtype)
+        array.flat[::3] &= dtype(0xFFFF)
+        array.flat[::4] &= ~dtype(0xFFFFFFFF)
+    else:
+        array = RNG.integers(0, 50, shape).astype(dtype)
+    order = np.argsort(array, -1, kind="stable")
+    before = GlobalCounters.host_calls
+    np.testing.assert_array_equal(Tensor(array).argsort(stable=True).numpy(), order)
+    if Device[device].row_function is not None:
+        assert GlobalCounters.host_calls == before
+    values, places = Tensor(array).sort(descending=True, stable=True)
+    from_end = np.argsort(np.flip(array, -1), -1, kind="stable")
+    expected = np.flip(shape[-1] - 1 - from_end, -1)
+    np.testing.assert_array_equal(places.numpy(), expected)
+    np.testing.assert_array_equal(values.numpy(), np.take_along_axis(array, expected, -1))
+
+
 def test_equal_elements_stay_in_their_order(device: str) -> None:
     found = Tensor(TIES).argsort(1).numpy()
     np.testing.assert_array_equal(found, np.argsort(TIES, 1, kind="stable"))

@@ -83,10 +83,11 @@ define internal <8 x i64> @reversed(<8 x i64> %v) alwaysinline nounwind {
   ret <8 x i64> %r
 }
 
-; Sorts a few codes into %to by a bitonic network of as many as the next power of two.
+; Sorts a few codes into %to by a bitonic network of as many as the next power of two, unless they
+; are in order, as are positions below words that are all the same.
 define internal void @sort_few(ptr %from, ptr %to, i64 %size) nounwind {
 entry:
-  %codes = alloca [$ROOM x i64], align 64
+  %codes = alloca [$ROOM x i64], align 64 ; one vector more than are sorted
   %bytes = shl i64 %size, 3
   call void @llvm.memcpy.p0.p0.i64(ptr align 64 %codes, ptr %from, i64 %bytes, i1 false)
   %last_number = sub i64 %size, 1
@@ -97,10 +98,27 @@ entry:
   %end = getelementptr i64, ptr %codes, i64 %size
   %padding = sub i64 %all, %size
   %padding_bytes = shl i64 %padding, 3
-  call void @llvm.memset.p0.i64(ptr %end, i8 -1, i64 %padding_bytes, i1 false)
-  br label %vector
+  %behind_bytes = add i64 %padding_bytes, 64
+  call void @llvm.memset.p0.i64(ptr %end, i8 -1, i64 %behind_bytes, i1 false)
+  br label %look
+look:
+  %k = phi i64 [ 0, %entry ], [ %k_next, %look ]
+  %falls = phi <8 x i1> [ zeroinitializer, %entry ], [ %falls_next, %look ]
+  %k_next = add i64 %k, 8
+  %k_at = getelementptr i64, ptr %codes, i64 %k
+  %k_after_at = getelementptr i64, ptr %k_at, i64 1
+  %k_codes = load <8 x i64>, ptr %k_at, align 64
+  %k_after = load <8 x i64>, ptr %k_after_at, align 8
+  %k_falls = icmp ugt <8 x i64> %k_codes, %k_after
+  %falls_next = or <8 x i1> %falls, %k_falls
+  %k_more = icmp slt i64 %k_next, %all
+  br i1 %k_more, label %look, label %looked
+looked:
+  %falls_bits = bitcast <8 x i1> %falls_next to i8
+  %ascends = icmp eq i8 %falls_bits, 0
+  br i1 %ascends, label %done, label %vector
 vector:
-  %i = phi i64 [ 0, %entry ], [ %i_next, %vector ]
+  %i = phi i64 [ 0, %looked ], [ %i_next, %vector ]
   %i_at = getelementptr i64, ptr %codes, i64 %i
   %i_codes = load <8 x i64>, ptr %i_at, align 64
   %i_sorted = call <8 x i64> @sort_vector(<8 x i64> %i_codes)
@@ -179,7 +197,7 @@ done:
   ret void
 }
 """
-_FEW = _FEW.replace("$ROOM", str(MAX_FEW)).replace("$SORT_VECTOR", _stages((1, 3, 1, 7, 2, 1)))
+_FEW = _FEW.replace("$ROOM", str(MAX_FEW + 8)).replace("$SORT_VECTOR", _stages((1, 3, 1, 7, 2, 1)))
 _FEW = _FEW.replace("$MERGE_VECTOR", _stages((4, 2, 1)))
 
 _DIGITS = (

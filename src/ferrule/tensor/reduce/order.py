@@ -2,8 +2,9 @@
 
 Codes are sorted: numbers that hold an element and its position, made on the device, where both fit
 into 64 bits. A device with functions of rows has native ones for that; else the host sorts, but the
-first few elements are found by kernels. The elements are gathered by their positions on the device,
-so that gradients flow to where each came from. NaN counts as the largest.
+first few elements are found by kernels. Elements of 64 bits are sorted by their lower halves, and
+then by their upper ones, of which there is mostly only one. The elements are gathered by their
+positions on the device, so that gradients flow to where each came from. NaN counts as the largest.
 """
 
 from __future__ import annotations
@@ -35,9 +36,9 @@ from ferrule.tensor.shaping.joining import to_bound
 
 INTERPOLATIONS = ("linear", "lower", "higher", "midpoint", "nearest")
 _PLACE_BITS = 32
-_SIGN = 1 << 31
-_NAN_BITS = 0x7FC00000
-_NAN_CODE = (_NAN_BITS | _SIGN) << _PLACE_BITS  # no code of a number is as large
+_NARROW, _WIDE = (dtypes.int32, dtypes.uint32), (dtypes.int64, dtypes.uint64)
+_NAN_BITS, _WIDE_NAN_BITS = 0x7FC00000, 0x7FF8000000000000
+_NAN_CODE = (_NAN_BITS | 1 << 31) << _PLACE_BITS  # no code of a number is as large
 _LAST_CODE = (1 << 64) - 1
 _MAX_SORTED_WHOLE = 256  # elements of a row up to which NumPy sorts it faster than it partitions it
 _MAX_PASSES = 16
@@ -154,21 +155,32 @@ def _has_codes(x: TracedValue) -> bool:
     return x.dtype.itemsize <= 4 and storage_size((x.shape[-1],)) <= 1 << _PLACE_BITS
 
 
-def _words(x: TracedValue) -> TracedValue:
-    """uint32 numbers in the order of elements that are as narrow; equal ones for equal elements."""
+def _keys(x: TracedValue) -> TracedValue:
+    """Unsigned numbers in the order of the elements, equal ones for equal elements: uint32, or
+    uint64 for elements of 64 bits.
+    """
+    wide = x.dtype.itemsize == 8
+    signed, unsigned = _WIDE if wide else _NARROW
     if x.dtype is dtypes.bool or dtypes.is_unsigned(x.dtype):
-        return x.cast(dtypes.uint32)
+        return x.cast(unsigned)
+    sign = 1 << 8 * unsigned.itemsize - 1
     if dtypes.is_float(x.dtype):
-        single = x.cast(dtypes.float32)
-        bits = (single + 0.0).bitcast(dtypes.int32)  # 0.0 for -0.0
+        real = x.cast(dtypes.float64 if wide else dtypes.float32)
+        bits = (real + 0.0).bitcast(signed)  # 0.0 for -0.0
         # One NaN for all, as an integer: arithmetic leaves the sign of a NaN open.
-        bits = is_nan(single).where(bits.full(_NAN_BITS), bits)
+        bits = is_nan(real).where(bits.full(_WIDE_NAN_BITS if wide else _NAN_BITS), bits)
         # The magnitudes of negative numbers, the other way round.
-        ordered = (bits < 0).where(bits.alu(BinaryOps.XOR, bits.full(0x7FFFFFFF)), bits)
+        ordered = (bits < 0).where(bits.alu(BinaryOps.XOR, bits.full(sign - 1)), bits)
     else:
-        ordered = x.cast(dtypes.int32)
-    word = ordered.bitcast(dtypes.uint32)
-    return word.alu(BinaryOps.XOR, word.full(_SIGN))
+        ordered = x.cast(signed)
+    key = ordered.bitcast(unsigned)
+    return key.alu(BinaryOps.XOR, key.full(sign))
+
+
+def _directed(key: TracedValue, descending: bool) -> TracedValue:
+    """Keys whose order is the wanted one."""
+    last = (1 << 8 * key.dtype.itemsize) - 1
+    return key.alu(BinaryOps.XOR, key.full(last)) if descending else key
 
 
 def _codes(x: TracedValue, descending: bool) -> TracedValue:
@@ -176,14 +188,15 @@ def _codes(x: TracedValue, descending: bool) -> TracedValue:
 
     NumPy sorts numbers many times as fast as positions by numbers.
     """
-    x = x.detach()
-    word = _words(x)
-    word = word.alu(BinaryOps.XOR, word.full(0xFFFFFFFF)) if descending else word
-    place = iota(x.shape[-1], dtypes.uint64, x.node.device)
-    wide = word.cast(dtypes.uint64)
-    shifted = wide.alu(BinaryOps.SHL, wide.full(_PLACE_BITS))
-    codes = shifted.alu(BinaryOps.OR, expanded(place, x.shape))
+    codes = _coded(_directed(_keys(x.detach()), descending).cast(dtypes.uint64))
     return to_bound(codes, _LAST_CODE)  # the host needs a known size
+
+
+def _coded(word: TracedValue) -> TracedValue:
+    """The lower halves of uint64 numbers, above the positions."""
+    place = iota(word.shape[-1], dtypes.uint64, word.node.device)
+    shifted = word.alu(BinaryOps.SHL, word.full(_PLACE_BITS))
+    return shifted.alu(BinaryOps.OR, expanded(place, word.shape))
 
 
 def _places(codes: TracedValue, size: sint) -> TracedValue:
@@ -219,6 +232,8 @@ def argsort(x: TracedValue, descending: bool = False) -> TracedValue:
 def _argsort(x: TracedValue, descending: bool) -> TracedValue:
     size = x.shape[-1]
     if not _has_codes(x):
+        if _has_row_functions(x) and isinstance(size, int) and size <= 1 << _PLACE_BITS:
+            return _argsort_by_halves(x, size, descending)
         return _on_last(sorted_places, x, known_size(size, "argsort"), descending)
     codes = _codes(x, descending)
     if _has_row_functions(codes):
@@ -227,6 +242,15 @@ def _argsort(x: TracedValue, descending: bool) -> TracedValue:
         ordered = on_host(np.sort, [codes], codes.shape, codes.dtype)
     places = _places(ordered, size)
     return places if isinstance(size, int) else part_of(places, 0, size)
+
+
+def _argsort_by_halves(x: TracedValue, size: int, descending: bool) -> TracedValue:
+    """The order of elements of 64 bits: by their lower halves, and then by their upper ones."""
+    key = _directed(_keys(x.detach()), descending)
+    by_lower = _places(by_rows("sort", _coded(key), size), size)
+    upper = taken(key, by_lower)
+    upper = upper.alu(BinaryOps.SHR, upper.full(_PLACE_BITS))
+    return taken(by_lower, _places(by_rows("sort", _coded(upper), size), size))
 
 
 def first(x: TracedValue, start: int, stop: int, descending: bool = False) -> TracedValue:
