@@ -1,6 +1,6 @@
 """Graphs that were scheduled before: found by their key, and by nothing less."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -9,12 +9,14 @@ from tests.planning import forget
 
 import ferrule.fusion
 from ferrule import Tensor
+from ferrule.base.threadstate import this_thread
 from ferrule.device.runner import JITRunner
 from ferrule.engine.host import on_host
 from ferrule.fusion.plans.graph_key import KeyedGraph
 from ferrule.ir.buffer import Buffer
 from ferrule.ir.expr import Variable
 from ferrule.ir.lazy import Handle, LazyBuffer
+from ferrule.ops import UnaryOps
 
 X = np.arange(35, dtype=np.float32).reshape(5, 7) / 8
 
@@ -257,3 +259,27 @@ def test_numbers_that_became_memory_leave_nothing_behind(monkeypatch: pytest.Mon
         result = ((x * number).exp2() + x).numpy()
         np.testing.assert_allclose(result, np.exp2(X * number) + X, rtol=1e-5)
     assert set(made) == {(5, 1)}, "what stands in for a graph needs none of its nodes"
+
+
+def test_a_node_that_another_thread_computes_amid_the_walk() -> None:
+    class Computed(tuple[LazyBuffer, ...]):
+        """Sources of a node that is computed once they were looked at."""
+
+        __slots__ = ()
+
+        def __iter__(self) -> Iterator[LazyBuffer]:
+            yield from tuple(self[:])
+            inner.set_realized(Buffer.fromCPU("NUMPY", X.reshape(-1)), this_thread.state)
+
+    x = Tensor(X, device="NUMPY").realize().lazydata
+    inner = x.e(UnaryOps.SQRT)
+    node = inner.e(UnaryOps.NEG)
+    inner.srcs = Computed(inner.srcs)
+    keyed = KeyedGraph([node])
+    assert list(keyed.numbers) == [x, inner, node]
+    assert keyed.key == (*_memory(x), *_memory(inner), UnaryOps.NEG, None, 1, None, 2, None)
+
+
+def _memory(node: LazyBuffer) -> tuple[Any, ...]:
+    assert node.realized is not None
+    return node.shape, node.dtype, node.device, node.realized.size

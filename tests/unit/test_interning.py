@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from ferrule.base import interning
-from ferrule.base.interning import Entry, Table
+from ferrule.base.interning import Entry, Table, forget
 
 
 class Thing:
@@ -39,7 +39,7 @@ def test_what_took_the_place_of_an_object_outlives_it() -> None:
     del old
     table["key"] = entry  # as long as nobody was told that it is gone
     assert table.remember("key", new) is new
-    table.remove(entry)
+    forget(entry)
     assert table.find("key") is new
 
 
@@ -68,7 +68,7 @@ def test_another_thread_changes_an_entry_while_it_is_removed(is_replaced: bool) 
 
     other = Entry(new)
     key.meanwhile = [replace]
-    table.remove(entry)
+    forget(entry)
     assert list(table.values()) == ([other] if is_replaced else [])
 
 

@@ -8,6 +8,7 @@ import weakref
 import pytest
 from tests.effort import calls
 
+from ferrule.base.threadstate import this_thread
 from ferrule.device import Buffer
 from ferrule.dtype import DType, dtypes
 from ferrule.ir.constant_folding import fold, fold_bitcast, fold_cast, is_negative_zero
@@ -64,7 +65,7 @@ def test_a_realised_node_forgets_its_sources() -> None:
     node = x.e(UnaryOps.EXP2)
     del x
     assert source() is not None
-    node.set_realized(Buffer("NUMPY", 4, dtypes.float32))
+    node.set_realized(Buffer("NUMPY", 4, dtypes.float32), this_thread.state)
     assert source() is None
     assert (node.op, node.srcs) == (LoadOps.EMPTY, ())
 
@@ -72,7 +73,7 @@ def test_a_realised_node_forgets_its_sources() -> None:
 def test_a_realised_node_is_not_found_by_its_old_expression() -> None:
     x = memory(4)
     node = x.e(UnaryOps.EXP2)
-    node.set_realized(Buffer("NUMPY", 4, dtypes.float32))
+    node.set_realized(Buffer("NUMPY", 4, dtypes.float32), this_thread.state)
     assert x.e(UnaryOps.EXP2) is not node
 
 
@@ -279,7 +280,7 @@ def test_writing_makes_a_new_version_and_keeps_the_old_one() -> None:
     assert storage.node.op is LoadOps.ASSIGN
     assert storage.node.srcs == (old, const(1.0, 4))
     assert storage in pending_writes()
-    storage.node.set_realized(Buffer("NUMPY", 4, dtypes.float32))
+    storage.node.set_realized(Buffer("NUMPY", 4, dtypes.float32), this_thread.state)
     assert storage not in pending_writes()
 
 

@@ -357,12 +357,15 @@ class TracedValue(Handle):
 
     def alu(self, op: UnaryOps | BinaryOps | TernaryOps, *others: TracedValue) -> TracedValue:
         """An element-wise op on this value and others of its shape."""
+        if len(others) == 1:  # which most have; a loop would take as long as the rest
+            other = others[0]
+            node = elementwise(op, (self.node, other.node))
+            if self.edge is None and other.edge is None:
+                return TracedValue(node)
+            return _apply(op, (self, other), node)
         sources = (self, *others)
         node = elementwise(op, tuple([source.node for source in sources]))
-        for source in sources:
-            if source.edge is not None:
-                return _apply(op, sources, node)
-        return TracedValue(node)
+        return _apply(op, sources, node)
 
     def cast(self, dtype: DType) -> TracedValue:
         """The numbers as another type holds them."""

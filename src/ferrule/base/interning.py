@@ -61,14 +61,6 @@ class Table(dict[Any, Entry]):
                 return other
             self._remove(key, found)  # its object is gone, and the callback has not run yet
 
-    def remove(self, entry: Entry) -> None:
-        """Remove an entry, but not another that a thread has put in its place meanwhile."""
-        key = entry.key
-        entry.key = None  # the entry may outlive what it was for, and its key
-        found = self.pop(key, entry)
-        if found is not entry:
-            self.setdefault(key, found)
-
     def _remove(self, key: Any, entry: Entry) -> None:
         if self.get(key) is not entry:
             return
@@ -78,9 +70,11 @@ class Table(dict[Any, Entry]):
 
 
 def forget(entry: Any, is_finalizing: Callable[[], bool] = sys.is_finalizing) -> None:
-    """Remove the entry of a dead object.
+    """Remove the entry of an object that is dead, or that nobody is to find any more.
 
-    At the end of the process it uses no global name, and hashes no key: objects may outlive names.
+    It does not remove another entry that a thread has put in its place meanwhile, and drops the
+    key, since the entry may outlive what it was for. At the end of the process it uses no global
+    name, and hashes no key: objects may outlive names.
     """
     if not is_finalizing():
         key = entry.key

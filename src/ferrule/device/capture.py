@@ -164,8 +164,11 @@ class GraphExecutor(JITRunner):
         ]
         """The buffers that are not inputs, which the graph keeps alive."""
         ops, mem = self.op_estimate, self.mem_estimate
-        is_known = isinstance(ops, int) and isinstance(mem, int) and not self.vars
-        self._costs: dict[tuple[int, ...], tuple[Any, Any]] = {(): (ops, mem)} if is_known else {}
+        self.cost: tuple[int, int, int] | None = None
+        if isinstance(ops, int) and isinstance(mem, int) and not self.vars:
+            self.cost = self.num_kernels, ops, mem
+        """The kernels, operations and bytes of a call; None if these depend on variables."""
+        self._costs: dict[tuple[int, ...], tuple[Any, Any]] = {}
         """The operations and bytes of a call, by the values of its variables."""
         self.inside = False
         """True in a run. A thread that has the turn and sees it is inside itself."""
@@ -203,7 +206,10 @@ class GraphExecutor(JITRunner):
         `seconds` is None only for a call that is not printed.
         """
         if seconds is None:
-            values = tuple([v.infer(var_vals) for v in self.vars]) if self.vars else ()
+            if self.cost is not None:
+                GlobalCounters.add(*self.cost)
+                return
+            values = tuple([v.infer(var_vals) for v in self.vars])
             cost = self._costs.get(values)
             if cost is None:
                 if len(self._costs) >= _MOST_COSTS:

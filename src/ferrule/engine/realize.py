@@ -16,7 +16,7 @@ from ferrule.device.runner import BufferCopy, CompiledASTRunner, JITRunner
 from ferrule.fusion import Schedule, make_schedule
 from ferrule.fusion.graph import toposort
 from ferrule.fusion.plans.execution_plan import ExecutionPlan, kernels_by_device
-from ferrule.ir.buffer import Buffer, newest_serial
+from ferrule.ir.buffer import Buffer, note_writes
 from ferrule.ir.expr import Length, Variable
 from ferrule.ir.lazy import LazyBuffer
 from ferrule.ir.lazyop import LazyOp, LoadOps, ScheduleItem
@@ -95,16 +95,21 @@ def _compute(nodes: Sequence[LazyBuffer]) -> None:
 
 
 def _compute_now(nodes: Sequence[LazyBuffer]) -> None:
-    newest = newest_serial()
     schedule = make_schedule(nodes)
     use, settings = schedule.plan.use, config()
     if use.settings is not settings or use.tuned != Compiled.tuned:
         _prepare_plan(schedule.plan, settings)
-    if not schedule.plan.written:
-        _run_and_commit(schedule, newest)
+    if not use.written:
+        _run_all(schedule)
+        schedule.commit()
         return
     with Whole():  # the writes would be done again, as they are still to be done until `commit`
-        _run_and_commit(schedule, newest)
+        if use.last_to_raise:
+            with contents_kept(_at_risk(schedule)):
+                _run_all(schedule)
+        else:
+            _run_all(schedule)
+        schedule.commit()
 
 
 def _prepare_plan(plan: ExecutionPlan, settings: Config) -> None:
@@ -121,15 +126,6 @@ def _prepare_plan(plan: ExecutionPlan, settings: Config) -> None:
     ]
     use = plan.use
     use.settings, use.tuned, use.runners, use.runs, use.graph = settings, tuned, found, 0, None
-
-
-def _run_and_commit(schedule: Schedule, newest: int) -> None:
-    if schedule.plan.last_to_raise:
-        with contents_kept(_at_risk(schedule, newest)):
-            _run_all(schedule)
-    else:
-        _run_all(schedule)
-    schedule.commit()
 
 
 def _run_all(schedule: Schedule) -> None:
@@ -154,8 +150,7 @@ def _is_run_at_once(schedule: Schedule) -> bool:
 
     False if nothing was run: the device has no such call, or is in the middle of it.
     """
-    plan = schedule.plan
-    use = plan.use
+    use = schedule.plan.use
     graph = use.graph
     if graph is None:
         use.runs += 1
@@ -166,11 +161,14 @@ def _is_run_at_once(schedule: Schedule) -> bool:
             return False
     if graph.inside:
         return False
+    values = dict(schedule.values[0]) if graph.vars else _NO_VALUES
+    if not use.written:
+        graph.replay(schedule.buffers, values)
+        return True
     try:
-        graph.replay(schedule.buffers, dict(schedule.values[0]) if graph.vars else _NO_VALUES)
+        graph.replay(schedule.buffers, values)
     finally:
-        for place in plan.written:
-            schedule.buffers[place].note_write()
+        note_writes([schedule.buffers[place] for place in use.written])
     return True
 
 
@@ -199,15 +197,16 @@ def _graph_of(schedule: Schedule) -> GraphExecutor | None:
     return graph
 
 
-def _at_risk(schedule: Schedule, newest: int) -> list[Buffer]:
+def _at_risk(schedule: Schedule) -> list[Buffer]:
     """The existing memory that is written to before a step that may raise.
 
-    Existing memory has serial numbers below `newest`. If the step raises, all of these writes are
-    still to be done, so that the memory must have its old contents.
+    If the step raises, all of these writes are still to be done, so that the memory must have its
+    old contents.
     """
-    runs = list(schedule.runs())[: schedule.plan.last_to_raise]
-    written = [buffer for step, buffers, _ in runs for buffer in buffers[: step.outputs]]
-    return [buffer for buffer in dict.fromkeys(written) if buffer.base.serial < newest]
+    use = schedule.plan.use
+    steps = schedule.plan.steps[: use.last_to_raise]
+    written = {place for step in steps for place in step.places[: step.outputs]}
+    return [schedule.buffers[place] for place in use.written if place in written]
 
 
 # *** writes when something raises ***

@@ -100,7 +100,10 @@ def graph_of(
 
 def nodes_to_compute(roots: Iterable[LazyBuffer], state: ThreadState) -> dict[LazyBuffer, None]:
     """The `roots` without a buffer, and pending writes."""
-    requested = dict.fromkeys([node for node in roots if node.realized is None])
+    requested: dict[LazyBuffer, None] = {}
+    for node in roots:  # which are few
+        if node.realized is None:
+            requested[node] = None
     if state.written or left_behind:
         pending = pending_writes()
         if pending:

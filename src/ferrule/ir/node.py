@@ -13,8 +13,8 @@ from typing import Any, Final, Self, TypeAlias, TypeVar, final
 from weakref import getweakrefcount, ref
 
 from ferrule.base.forks import lock_across_forks
-from ferrule.base.interning import Entry
-from ferrule.base.threadstate import ThreadState, this_thread
+from ferrule.base.interning import Entry, forget
+from ferrule.base.threadstate import ThreadState
 from ferrule.ir.buffer import Buffer
 from ferrule.ir.constant_folding import Scalar
 from ferrule.ir.dtype import DType
@@ -28,6 +28,7 @@ N = TypeVar("N", bound="Node")
 # These own memory from the start. All others are values, which get memory when the scheduler
 # decides so.
 _ASSIGN: Final = LoadOps.ASSIGN
+_EMPTY: Final = LoadOps.EMPTY
 _MEMORY: Final = frozenset({LoadOps.EMPTY, LoadOps.FROM, LoadOps.CUSTOM, LoadOps.RESULT, _ASSIGN})
 
 
@@ -90,21 +91,23 @@ class Node:
         """True if the node has memory, or is sure to get it, rather than being only a value."""
         return self.realized is not None or self.op in _MEMORY
 
-    def set_realized(self, buffer: Buffer) -> None:
+    def set_realized(self, buffer: Buffer, state: ThreadState) -> None:
         """Make the node the contents of `buffer`, and forget its sources.
+
+        `state` is that of the calling thread.
 
         Another thread may be building on the node meanwhile. So `op` changes before `srcs` and
         `arg`: a reader that takes these two first, and then finds `op` unchanged, has all three of
         one state.
         """
         maker = self.maker
-        if maker is not None and maker is not this_thread.state and self.realized is None:
+        if maker is not state and maker is not None and self.realized is None:
             maker.taken += 1
         self.realized = buffer
         entry = self.anchor
         if type(entry) is Entry and entry.key is not None:  # nobody finds it from now on
-            entry.table.remove(entry)
-        self.op = LoadOps.EMPTY
+            forget(entry)
+        self.op = _EMPTY
         self.srcs = ()
         self.arg = None
         self.marks = None

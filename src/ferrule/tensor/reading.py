@@ -87,14 +87,19 @@ def realize(self: Tensor, *others: Tensor) -> Tensor:
     >>> (Tensor([1, 2]) + 1).realize().lazydata.realized is not None
     True
     """
-    for tensor in others:
-        if not isinstance(tensor, Tensor):
-            kind = type(tensor).__name__
-            raise TypeError(f"[realize] takes tensors, not {kind}; make it one: Tensor(...)")
+    if others:
+        for tensor in others:
+            if not isinstance(tensor, Tensor):
+                kind = type(tensor).__name__
+                raise TypeError(f"[realize] takes tensors, not {kind}; make it one: Tensor(...)")
     if is_noting():  # all of it is yet to be written down
         return self
-    values = [_root(self), *map(_root, others)]  # handles, for as long as this takes
-    compute([value.node for value in values])
+    value = _root(self)
+    if others:
+        values = [value, *map(_root, others)]  # handles, for as long as this takes
+        compute([value.node for value in values])
+    else:
+        compute((value.node,))
     return self
 
 

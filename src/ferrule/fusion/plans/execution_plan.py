@@ -19,6 +19,7 @@ from ferrule.ir.expr import Expr, Variable, as_expr, sint
 from ferrule.ir.lazy import LazyBuffer
 from ferrule.ir.lazyop import BufferOps, LazyOp, LoadOps, ScheduleItem
 
+_ASSIGN: Final = LoadOps.ASSIGN
 _NO_LENGTHS: Final[Mapping[Expr, int]] = {}
 
 
@@ -92,15 +93,16 @@ class Schedule:
 
     def commit(self) -> None:
         """Give the nodes the buffers of their values. Copies of old versions come first."""
-        computed = this_thread.state.computed
+        state = this_thread.state
+        computed = state.computed
         nodes, buffers = self.nodes, self.buffers
         for number, place in self.plan.results:
             node, buffer = nodes[number], buffers[place]
             if computed is not None:
                 computed.append(ref(node))
-            if node.op is LoadOps.ASSIGN:
+            if node.op is _ASSIGN:
                 _give_up_replaced(node, buffer)
-            node.set_realized(buffer)
+            node.set_realized(buffer, state)
 
 
 def _give_up_replaced(version: LazyBuffer, buffer: Buffer) -> None:
@@ -124,9 +126,18 @@ def _item(step: Step, used: list[Buffer], values: Values) -> ScheduleItem:
 class PlanUse:
     """What is known of a plan from its use, and made for its next one."""
 
-    __slots__ = ("graph", "is_recent", "runners", "runs", "settings", "tuned")
+    __slots__ = (
+        *("graph", "is_recent", "last_to_raise", "runners", "runs", "settings", "tuned"),
+        "written",
+    )
 
-    def __init__(self) -> None:
+    def __init__(self, written: tuple[int, ...], last_to_raise: int) -> None:
+        self.written = written
+        """The places that steps write to and that a node has already."""
+        self.last_to_raise = last_to_raise
+        """The number of the last step that is a function of the host, which may raise.
+
+        0 if there is none, or only the first step is one."""
         self.is_recent = False
         """True if the plan was found by a graph's key since the cache last looked at it."""
         self.settings: Config | None = None
@@ -171,9 +182,13 @@ class ExecutionPlan:
         try:
             buffers = self._buffers(nodes, lengths, has_room)
         except MemoryError as error:
-            error.add_note(f"The largest values to be stored: {self._largest()}")
+            self.explain(error)
             raise
         return Schedule(self, values, buffers, nodes)
+
+    def explain(self, error: MemoryError) -> None:
+        """Add a note on what takes most memory to an error."""
+        error.add_note(f"The largest values to be stored: {self._largest()}")
 
     def renumbered(self, numbers: Mapping[int, int], nodes: Sequence[LazyBuffer]) -> ExecutionPlan:
         """The plan for a graph in which the `nodes` have other `numbers`, or are missing.
@@ -198,29 +213,17 @@ class ExecutionPlan:
     @cached_property
     def use(self) -> PlanUse:
         """The record of its use."""
-        return PlanUse()
+        asts = enumerate([step.ast for step in self.steps])
+        raising = [n for n, ast in asts if ast.op is LoadOps.CUSTOM and ast.arg.may_raise]
+        written = [place for step in self.steps for place in step.places[: step.outputs]]
+        existing = [n for n in written if self._has_contents(self.places[n])]
+        return PlanUse(tuple(dict.fromkeys(existing)), max(raising, default=0))
 
     @cached_property
     def kernels(self) -> dict[str, list[LazyOp]]:
         """The ASTs of the steps that are kernels, grouped by device."""
         devices = [self.places[step.places[0]].device for step in self.steps]
         return kernels_by_device(zip(devices, [step.ast for step in self.steps], strict=True))
-
-    @cached_property
-    def last_to_raise(self) -> int:
-        """The number of the last step that is a function of the host, which may raise.
-
-        0 if there is none, or only the first step is one.
-        """
-        asts = enumerate([step.ast for step in self.steps])
-        return max(
-            [n for n, ast in asts if ast.op is LoadOps.CUSTOM and ast.arg.may_raise], default=0
-        )
-
-    @cached_property
-    def writes_over(self) -> bool:
-        """True if a step writes to memory that a node has already."""
-        return bool(self.written)
 
     def _has_contents(self, place: Place) -> bool:
         whole = place.whole
@@ -229,15 +232,9 @@ class ExecutionPlan:
         )
 
     @cached_property
-    def written(self) -> tuple[int, ...]:
-        """The places that steps write to and that a node has already."""
-        written = [place for step in self.steps for place in step.places[: step.outputs]]
-        return tuple(dict.fromkeys([n for n in written if self._has_contents(self.places[n])]))
-
-    @cached_property
-    def _sources(self) -> tuple[tuple[Place, int | None, sint], ...]:
-        """The places, with their nodes and sizes."""
-        return tuple([(place, place.node, place.size) for place in self.places])
+    def _sources(self) -> tuple[tuple[Place, int | None, Any, bool], ...]:
+        """The places, with their nodes, their sizes, and True if that is an expression."""
+        return tuple([(p, p.node, p.size, not isinstance(p.size, int)) for p in self.places])
 
     def _largest(self) -> str:
         """The shapes of the three values that take most memory, for a message."""
@@ -256,16 +253,18 @@ class ExecutionPlan:
         self, nodes: list[LazyBuffer], lengths: Mapping[Any, int], has_room: bool
     ) -> list[Buffer]:
         """The memory at each place."""
-        arenas = [Buffer(device, nbytes, dtypes.uint8) for device, nbytes in self.arenas]
+        arenas: list[Buffer] = []
+        for device, nbytes in self.arenas:
+            arenas.append(Buffer(device, nbytes, dtypes.uint8))
         buffers: list[Buffer] = []
-        for place, node, size in self._sources:
-            is_whole = has_room and not isinstance(size, int)
-            if not isinstance(size, int):
+        for place, node, size, is_expression in self._sources:
+            if is_expression:
                 size = size.infer(lengths)
             if node is not None:
                 found = nodes[node].realized
                 assert found is not None, "a leaf lost its memory"
-                buffer = found if is_whole or size == found.size else found.view(place.offset, size)
+                is_whole = size == found.size or (has_room and is_expression)
+                buffer = found if is_whole else found.view(place.offset, size)
             elif place.table is not None:
                 buffer = place.table
             elif place.arena is not None:

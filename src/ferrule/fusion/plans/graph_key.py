@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Iterator, Sequence, Set
-from typing import Any, TypeAlias, final
+from itertools import chain
+from typing import Any, Final, TypeAlias, final
 
 from ferrule.base.threadstate import this_thread
 from ferrule.device.runner import is_divisible
@@ -17,6 +18,10 @@ from ferrule.ir.node import GONE, needed_outside
 from ferrule.ir.shape.layout import is_dense
 
 Part: TypeAlias = tuple[Any, ...]
+
+_CUSTOM: Final = LoadOps.CUSTOM
+_RESULT: Final = LoadOps.RESULT
+_ASSIGN: Final = LoadOps.ASSIGN
 
 
 def is_known(node: LazyBuffer) -> bool:
@@ -147,8 +152,10 @@ class KeyedGraph:
         self.constants = tuple(constants)
         # Without nodes between memory and one result nobody else can need any.
         self.outside: Sequence[int] = needed_outside(self.numbers) if are_inner else ()
-        asked = [self.numbers[node] for node in self.requested]
-        key += (None, *asked, None, *self.outside)
+        key.append(None)
+        key += map(self.numbers.__getitem__, self.requested)
+        key.append(None)
+        key += self.outside
         self.key: tuple[Hashable, ...] = tuple(key)
 
     def _walk(self, is_watched: bool) -> tuple[list[Any], list[Hashable], bool, bool]:
@@ -162,51 +169,53 @@ class KeyedGraph:
         constants: list[Hashable] = []
         numbers = self.numbers
         things: dict[int, int] = {}  # memory and owners, in the order of the walk
-        custom, result, assign = LoadOps.CUSTOM, LoadOps.RESULT, LoadOps.ASSIGN
         inner = 0
         has_runs = False
-        # A None on top of a node says that all its sources have numbers.
-        stack: list[LazyBuffer | None] = list(self.requested)
-        stack.reverse()
-        pop = stack.pop
-        while stack:
-            node = pop()
-            if node is None:
-                node = pop()
-                assert node is not None
-                srcs = node.srcs
-            elif node in numbers:
-                continue
-            else:
-                srcs = node.srcs
-                if srcs:
-                    stack += (node, None)
-                    stack += srcs[::-1]
+        # The nodes that wait for a source, each with the sources after it; None waits for what is
+        # requested. Memory, which most sources are, is noted where it is met.
+        stack: list[tuple[LazyBuffer | None, Iterator[LazyBuffer]]] = []
+        node: LazyBuffer | None = None
+        rest: Iterator[LazyBuffer] = iter(self.requested)
+        while True:
+            for source in rest:
+                if source in numbers:
                     continue
-            numbers[node] = len(numbers)
-            buffer = node.realized
-            if buffer is not None:
-                key += (node.shape, node.dtype, node.device, buffer.size)
+                buffer = source.realized
+                if buffer is None:
+                    stack.append((node, rest))
+                    node, rest = source, iter(source.srcs)
+                    break
+                numbers[source] = len(numbers)
+                key += (source.shape, source.dtype, source.device, buffer.size)
                 count = len(things)
                 number = things.setdefault(id(buffer), count)
                 if number != count:
                     key.append(("same", number))
                 if buffer._base is not None or buffer._exports or is_watched:
                     key += self._memory_part(buffer, things, is_watched)
-            elif srcs:
-                op = node.op
-                inner += 2 if op is assign else 1
-                if op is custom or op is result:
-                    key += _run_part(node)
-                    has_runs = True
-                else:
-                    key += (op, node.arg)
-                key += map(numbers.__getitem__, srcs)
+                if source.owner is not None:
+                    key.append(("owner", things.setdefault(id(source.owner), len(things))))
             else:
-                key += _leaf_part(node, constants)
-            if node.owner is not None:
-                key.append(("owner", things.setdefault(id(node.owner), len(things))))
-        return key, constants, inner > 1, has_runs
+                if node is None:
+                    return key, constants, inner > 1, has_runs
+                srcs, op, arg = node.srcs, node.op, node.arg
+                if node.realized is not None:  # by another thread, meanwhile
+                    memory = node
+                    node, rest = stack.pop()
+                    rest = chain((memory,), rest)
+                    continue
+                numbers[node] = len(numbers)
+                if srcs:
+                    inner += 2 if op is _ASSIGN else 1
+                    runs = op is _CUSTOM or op is _RESULT
+                    has_runs = has_runs or runs
+                    key += _run_part(node) if runs else (op, arg)
+                    key += map(numbers.__getitem__, srcs)
+                else:
+                    key += _leaf_part(node, constants)
+                if node.owner is not None:
+                    key.append(("owner", things.setdefault(id(node.owner), len(things))))
+                node, rest = stack.pop()
 
     def _memory_part(
         self, buffer: Buffer, things: dict[int, int], is_watched: bool
