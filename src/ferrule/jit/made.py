@@ -196,4 +196,5 @@ def _handle(cell: StorageRef, parent: Tensor | None, move: Move | None, detached
         tensor = object.__new__(Tensor)
         tensor._set(cell)
     tensor._detached = detached
+    tensor._note_whole()
     return tensor

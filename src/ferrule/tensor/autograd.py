@@ -97,6 +97,7 @@ def detach(self: Tensor) -> Tensor:
     """
     tensor = self._same_handle()
     tensor._detached = True
+    tensor._note_whole()
     return tensor
 
 

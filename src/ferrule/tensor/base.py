@@ -8,13 +8,23 @@ of them.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar, Never, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Never, Self, TypeVar
+from weakref import ref
 
 import numpy as np
 
-from ferrule.autograd import GradientError, Leaf, Shape, TracedValue, is_recording, is_training
+from ferrule.autograd import (
+    GradEdge,
+    GradientError,
+    Leaf,
+    Shape,
+    TracedValue,
+    is_recording,
+    is_training,
+)
 from ferrule.base.calls import unknown_keyword, whole
 from ferrule.base.changes import changes
+from ferrule.ir.buffer import Buffer
 from ferrule.ir.dtype import DType, DTypeError, dtypes
 from ferrule.ir.expr import sint
 from ferrule.ir.lazy import DeviceMismatchError, LazyBuffer
@@ -25,6 +35,7 @@ from ferrule.tensor.broadcast import fit_shape
 from ferrule.tensor.cell import MOVES, Cache, Move, Part, StorageRef, moved_view
 from ferrule.tensor.data import DTypeLike, from_host, to_device, to_dtype
 
+T = TypeVar("T", bound="TensorBase")
 _NUMBERS = (bool, int, float, list, tuple, np.generic)  # they have to fit the elements' dtype
 
 
@@ -44,6 +55,7 @@ class TensorBase:
         "_shape",
         "_values_of",
         "_view",
+        "_whole",
     )
 
     # Not in `Tensor` itself, whose type has the mode for the class: there it would hide that from
@@ -63,6 +75,9 @@ class TensorBase:
     _detached: bool
     _requires_grad: bool | None
     _grad: Tensor | None
+    _whole: StorageRef | None
+    """The cell, if reading the tensor gives its value as it is: None for views and leaves, and
+    where it is detached. One attribute tells this, as tensors' take long; see `_note_whole`."""
     _values_of: str  # the function, such as `max`, whose values these are, if it was set
 
     def __init__(
@@ -112,23 +127,30 @@ class TensorBase:
         self._detached = False
         self._requires_grad = None
         self._grad = None
+        self._whole = cell
+
+    def _note_whole(self) -> None:
+        """Sets `_whole`; what changes a part of the handle calls it."""
+        is_whole = self._parent is None and self._leaf is None and not self._detached
+        self._whole = self._cell if is_whole else None
 
     @classmethod
     def _wrap(cls, value: TracedValue) -> Self:
         """A tensor with memory of its own that holds a value."""
-        tensor = object.__new__(cls)
-        TensorBase._set(tensor, StorageRef(value))
-        return tensor
+        return wrapped(cls, value)
 
     # -- reading ---------------------------------------------------------------------------------
 
     def _read(self) -> TracedValue:
         """The value now, with its edge where a gradient is to flow to it."""
+        cell = self._whole
+        if cell is not None:
+            value = cell.value
+            cell.taken = True  # as `StorageRef.take` does, without a call
+            return value
         if self._parent is not None:
             return self._read_view()
-        cell = self._cell
-        value = cell.value
-        cell.taken = True  # as `StorageRef.take` does, without a call
+        value = self._cell.take()
         if self._leaf is not None:
             return TracedValue(value.node, self._leaf)
         if self._detached:
@@ -171,6 +193,7 @@ class TensorBase:
         tensor._parent = self
         tensor._move = (op, arg)
         tensor._detached = not is_recording()
+        tensor._note_whole()
         tensor._watch(value, source)
         return tensor
 
@@ -268,6 +291,7 @@ class TensorBase:
         self._parent = other._parent
         self._move = other._move
         self._view = other._view
+        self._note_whole()
         if other._cache is not None:
             source = other._parent._read() if other._parent is not None else other._read()
             self._watch(other._moved(source), source)
@@ -276,6 +300,7 @@ class TensorBase:
         tensor = object.__new__(type(self))
         tensor._become(self)
         tensor._detached = self._detached
+        tensor._note_whole()
         return tensor
 
     # -- what it is ------------------------------------------------------------------------------
@@ -375,6 +400,36 @@ class TensorBase:
                 "use x.detach()"
             )
         self._requires_grad = value
+        self._note_whole()
+
+
+read: Final = TensorBase._read
+"""`_read` of a tensor, without a look-up: each operation comes by here."""
+
+
+def wrapped(cls: type[T], value: TracedValue) -> T:
+    """`_wrap` of a class, without a look-up: each operation comes by here."""
+    tensor = object.__new__(cls)
+    tensor._cell = tensor._whole = StorageRef(value)
+    tensor._shape = value.node.shape
+    tensor._parent = None
+    tensor._move = None
+    tensor._cache = None
+    tensor._view = None
+    tensor._leaf = None
+    tensor._detached = False
+    tensor._requires_grad = None
+    tensor._grad = None
+    return tensor
+
+
+def in_new_memory(cls: type[T], buffer: Buffer, shape: Shape, edge: GradEdge | None) -> T:
+    """`wrapped` for a value in memory of that shape: each result of a replay comes by here."""
+    value = object.__new__(TracedValue)  # as its `__init__` does, without two calls
+    value.node = node = LazyBuffer.in_buffer(buffer, shape)
+    value._mark = ref(node.anchor)
+    value.edge = edge
+    return wrapped(cls, value)
 
 
 # The name for functions of tensors, of which the class is made and which are below it. It is the

@@ -18,7 +18,6 @@ def _own_requires_grad(self: Tensor) -> bool | None:
 def shallow_copy(self: Tensor) -> Tensor:
     """The same memory, as PyTorch's: a write to either is seen by both. A leaf's is a leaf."""
     tensor = self._same_handle()
-    tensor._detached = self._detached
     if self._leaf is not None:
         tensor.requires_grad = True
     return tensor

@@ -41,6 +41,7 @@ def replace(self: Tensor, other: Tensor) -> Tensor:
         return self
     before = self._same_handle()
     before._leaf = self._leaf
+    before._note_whole()
     for reference in list(self._cell.caches or ()):
         cache = reference()
         view = None if cache is None else cache.view()
@@ -51,4 +52,5 @@ def replace(self: Tensor, other: Tensor) -> Tensor:
     changes.count += 1
     self._detached = other._detached
     self._leaf, self._requires_grad, self._grad = leaf, requires_grad, grad
+    self._note_whole()
     return self

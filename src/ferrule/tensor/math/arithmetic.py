@@ -14,7 +14,7 @@ from ferrule.ir.dtype import DType, DTypeError, dtypes, promote
 from ferrule.ir.expr import Expr
 from ferrule.ir.lazyop import BinaryOps, UnaryOps
 from ferrule.tensor.autocast import autocasting
-from ferrule.tensor.base import Tensor
+from ferrule.tensor.base import Tensor, read, wrapped
 from ferrule.tensor.broadcast import broadcast, check_devices
 from ferrule.tensor.data import from_host, scalar_dtype
 from ferrule.tensor.keywords import method
@@ -149,9 +149,9 @@ def _not_bool(value: TracedValue, what: str, instead: str) -> None:
 
 def operands(self: Tensor, other: Operand, what: str) -> tuple[TracedValue, TracedValue]:
     """This tensor and another operand, brought to one dtype and shape."""
-    a = self._read()
+    a = read(self)
     if isinstance(other, Tensor):
-        b = other._read()
+        b = read(other)
     elif isinstance(other, np.generic):
         return _weak_operands(a, other.item())
     elif isinstance(other, WEAK):
@@ -179,14 +179,17 @@ def operands(self: Tensor, other: Operand, what: str) -> tuple[TracedValue, Trac
 
 def _weak_operands(a: TracedValue, number: Any) -> tuple[TracedValue, TracedValue]:
     node = a.node
-    dtype = weak_dtype(node.dtype, number)
-    return a.cast(dtype), constant(number, dtype, node.shape, node.device)
+    dtype = node.dtype
+    if not dtypes.is_float(dtype):  # floats keep their type, whatever they meet
+        dtype = weak_dtype(dtype, number)
+        a = a.cast(dtype)
+    return a, constant(number, dtype, node.shape, node.device)
 
 
 def binary(self: Tensor, op: BinaryOps, other: Operand, what: str) -> Tensor:
     """The result of an op of this tensor and another operand."""
     a, b = operands(self, other, what)
-    return self._wrap(a.alu(op, b))
+    return wrapped(type(self), a.alu(op, b))
 
 
 def reflected(self: Tensor, op: BinaryOps, other: Operand, what: str) -> Tensor:
