@@ -18,10 +18,10 @@ from weakref import WeakSet
 
 from ferrule.base.callbacks import call_back
 from ferrule.base.calls import explains, whole
-from ferrule.base.config import Config, config
+from ferrule.base.config import config
 from ferrule.base.containers import leaves
 from ferrule.base.helpers import check_function, not_a_function
-from ferrule.base.threadstate import ThreadState, left_behind, this_thread
+from ferrule.base.threadstate import left_behind, this_thread
 from ferrule.device.capture import (
     GraphException,
     JitError,
@@ -332,16 +332,34 @@ class TinyJit(Generic[ReturnType]):
             # transformation has to see every operation of the function.
             self._messages.plain(self.cnt, _reason_to_pass_on())
             result = call_back(function, *args, **kwargs)
-        elif self.cnt < self._next_slow:
-            result = self._run_again(function, args, kwargs, state, settings)
         elif self.cnt == 0:
             self._messages.plain(self.cnt, "it is the first call; the next one is captured")
             result = self._run(function, args, kwargs)
             self._next_slow = sys.maxsize
         else:
-            self._recent = None
-            self._next_slow = sys.maxsize
-            result = self._run_again(function, args, kwargs, state, settings)
+            if self.cnt >= self._next_slow:
+                self._recent = None
+                self._next_slow = sys.maxsize
+            with turn:  # the guards of a replay must hold until it is over
+                if running:
+                    wait_for_others(self._cells_of(args, kwargs))
+                if state.written or left_behind:
+                    settle_writes()
+                recent, self._recent = self._recent, None
+                given = None if recent is None else recent.given(args, kwargs, state, settings)
+                if recent is not None and given is not None:
+                    tensors, buffers, var_vals = given
+                    replay = recent.replay
+                    is_fit = not replay.limits or replay.takes(var_vals)
+                    if not is_fit or replay.watch.problem(tensors, buffers) is not None:
+                        given = None
+                    else:
+                        self._recent = recent
+                        result = replay.run(tensors, buffers, var_vals)
+            if given is None:
+                if recent is not None:
+                    recent.replay.last_call = self.cnt
+                result = self._run_again(function, args, kwargs)
         self.cnt += 1
         self.ret = result
         return result
@@ -374,29 +392,9 @@ class TinyJit(Generic[ReturnType]):
         return result
 
     def _run_again(
-        self,
-        function: Callable[..., ReturnType],
-        args: Sequence[Any],
-        kwargs: Mapping[str, Any],
-        state: ThreadState,
-        settings: Config,
+        self, function: Callable[..., ReturnType], args: Sequence[Any], kwargs: Mapping[str, Any]
     ) -> ReturnType:
-        with turn:  # the guards of a replay must hold until it is over
-            if running:
-                wait_for_others(self._cells_of(args, kwargs))
-            if state.written or left_behind:
-                settle_writes()
-            recent, self._recent = self._recent, None
-            if recent is not None:
-                given = recent.given(args, kwargs, state, settings)
-                if given is not None:
-                    tensors, buffers, var_vals = given
-                    is_fit = not recent.replay.limits or recent.replay.takes(var_vals)
-                    if is_fit and recent.replay.watch.problem(tensors, buffers) is None:
-                        self._recent = recent
-                        result: ReturnType = recent.replay.run(tensors, buffers, var_vals)
-                        return result
-                recent.replay.last_call = self.cnt
+        """A call that the fast path does not take."""
         with alone(self._cells_of(args, kwargs) | {id(self)}) as may_be_captured:
             if may_be_captured:
                 return self._replay(function, args, kwargs)

@@ -49,7 +49,7 @@ class Batch:
         for j, i in self.input_replace:
             self.items[j].rawbufs[i] = None
         graph = self.items[0].prg if len(self.items) == 1 else None
-        self._graph = graph if isinstance(graph, GraphExecutor) else None
+        self.graph = graph if isinstance(graph, GraphExecutor) else None
         """The graph, if it holds all items."""
 
     @property
@@ -70,8 +70,8 @@ class Batch:
 
     def run(self, buffers: list[Any], var_vals: dict[Variable, int]) -> None:
         """Runs everything, with these buffers as inputs. The caller has the `turn`."""
-        if self._graph is not None:
-            self._graph.replay(buffers, var_vals)
+        if self.graph is not None:
+            self.graph.replay(buffers, var_vals)
             return
         items = self.items
         for (j, i), number in self.input_replace.items():

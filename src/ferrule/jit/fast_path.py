@@ -52,15 +52,16 @@ class _Known(Protocol):
 class _Memory:
     """The matcher of a tensor in memory, or a view, without a gradient: any tensor of its kind."""
 
-    __slots__ = ("_kind", "_memory", "_node", "_plain")
+    __slots__ = ("device", "dtype", "is_plain", "kind", "memory", "nbytes", "node", "shape")
 
     def __init__(self, kind: tuple[Any, ...], memory: Buffer, value: Tensor) -> None:
-        self._kind = kind
-        self._plain = kind[:4] if kind[4:] == _PLAIN else None
-        """The shape, dtype, device and bytes of a tensor that is no view and not on the tape."""
-        self._node = -1 if self._plain is None else value._cell.value.node.serial
+        self.kind = kind
+        self.shape, self.dtype, self.device, self.nbytes = kind[:4]
+        self.is_plain = kind[4:] == _PLAIN
+        """True for a tensor that is no view and not on the tape."""
+        self.node = value._cell.value.node.serial if self.is_plain else -1
         """The serial number of the node of such a tensor."""
-        self._memory = memory.serial
+        self.memory = memory.serial
 
     def accepts(
         self,
@@ -72,28 +73,13 @@ class _Memory:
     ) -> bool:
         if type(value) is not Tensor or value._grad is not None:
             return False
-        held = value._cell.value
-        node = held.node
-        buffer = node.realized
-        if (
-            buffer is None
-            or held.edge is not None
-            or value._parent is not None
-            or value._leaf is not None
-            or value._detached
-        ):
-            found = _kind_of(value)
-            if found is None or found[0] != self._kind:
-                return False
-            buffer = found[1]
-        elif (  # nodes are immutable, so the same node needs no comparison
-            node.serial != self._node
-            and (node.shape, node.dtype, node.device, buffer.nbytes) != self._plain
-        ):
+        found = _kind_of(value)
+        if found is None or found[0] != self.kind:
             return False
+        buffer = found[1]
         tensors.append(value)
         buffers.append(buffer)
-        if buffer.serial != self._memory:
+        if buffer.serial != self.memory:
             others.append(buffer)
         return True
 
@@ -230,11 +216,12 @@ class Recent:
     """The replay used last, with matchers of its arguments; keeps no tensor and no memory alive."""
 
     __slots__ = (
-        *("_accepts", "_apart", "_autocast", "_cells", "_config", "_default_float"),
+        *("_apart", "_autocast", "_cells", "_config", "_default_float"),
         *(
             "_default_int",
             "_device",
             "_finds_inputs",
+            "_known",
             "_names",
             "_reachable",
             "_recording",
@@ -253,7 +240,11 @@ class Recent:
         reachable: Reachable,
     ) -> None:
         self.replay = replay
-        self._accepts = list(enumerate([one.accepts for one in known]))
+        self._known = [
+            (number, one.accepts, one if type(one) is _Memory and one.is_plain else None)
+            for number, one in enumerate(known)
+        ]
+        """The number of each argument, its matcher, and that again if it is a plain tensor's."""
         self._names = names
         """The names of the keyword arguments, in the order of the call."""
         self._training = this_thread.state.training
@@ -307,14 +298,40 @@ class Recent:
             if list(kwargs) != self._names:
                 return None
             values = (*args, *kwargs.values())
-        if len(values) != len(self._accepts):
+        if len(values) != len(self._known):
             return None
         tensors: list[Tensor] = []
         buffers: list[Buffer] = []
         var_vals: dict[Variable, int] = {}
         others: list[Buffer] = []
-        for number, accepts in self._accepts:
-            if not accepts(values[number], tensors, buffers, var_vals, others):
+        for number, accepts, plain in self._known:
+            value = values[number]
+            if plain is not None and type(value) is Tensor and value._grad is None:
+                # What `accepts` does, for most arguments: a call would take as long as all of it.
+                cell = value._whole
+                if cell is not None:
+                    held = cell.value
+                    node = held.node
+                    buffer = node.realized
+                    if (
+                        buffer is not None
+                        and held.edge is None
+                        and (  # nodes are immutable, so the same node needs no comparison
+                            node.serial == plain.node
+                            or (
+                                node.shape == plain.shape
+                                and node.dtype is plain.dtype
+                                and node.device == plain.device
+                                and buffer.nbytes == plain.nbytes
+                            )
+                        )
+                    ):
+                        tensors.append(value)
+                        buffers.append(buffer)
+                        if buffer.serial != plain.memory:
+                            others.append(buffer)
+                        continue
+            if not accepts(value, tensors, buffers, var_vals, others):
                 return None
         if others and not (self._apart and self._are_apart(buffers)):
             return None
@@ -334,7 +351,8 @@ class Recent:
         """True if no two buffers share memory, and the function does not reach any by itself."""
         serials = set()
         for buffer in buffers:
-            serials.add(buffer.base.serial)
+            base = buffer._base
+            serials.add(buffer.serial if base is None else base.serial)
         if len(serials) != len(buffers) or not serials.isdisjoint(self._reachable.keys()):
             return False
         return not self.replay.watch.overlaps(buffers)

@@ -326,10 +326,11 @@ class Watch:
 
     def problem(self, tensors: Sequence[Tensor], buffers: Sequence[Buffer]) -> str | None:
         """The reason why a replay with these arguments would be wrong; None if all guards hold."""
-        for number in self._written:
-            if buffers[number].exports:
-                return "an array shares the memory of an argument that the function writes"
-            leave_to_readers(tensors[number]._cell)
+        if self._written:
+            for number in self._written:
+                if buffers[number].exports:
+                    return "an array shares the memory of an argument that the function writes"
+                leave_to_readers(tensors[number]._cell)
         if not self._outside:
             return None
         count = changes.count

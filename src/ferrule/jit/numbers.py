@@ -158,7 +158,9 @@ class Snapshot:
         self._sized = list(sized.values())
         self._lengths = list(map(len, self._sized))
         self._inside = list(chain.from_iterable(self._wholes))
-        self._has_more = bool(self._calls or self._objects or self._references or self._sized)
+        self._has_more = any(
+            [self._absent, self._calls, self._objects, self._references, self._sized]
+        )
 
     def _add_classes(self, numbers: Numbers, held: Iterable[tuple[Place, Any]]) -> None:
         """Add the classes of objects and their `__dict__`."""
@@ -235,14 +237,14 @@ class Snapshot:
             for holder, name, child in self._attributes:
                 if getattr(holder, name) is not child:
                     return False
-            for mapping, key in self._absent:
-                if key in mapping:
-                    return False
             return not self._has_more or self._more_holds()
         except (AttributeError, LookupError, ValueError, ReferenceError, RuntimeError):
             return False  # a place is empty now, an object is gone, or a dict was changed meanwhile
 
     def _more_holds(self) -> bool:
+        for mapping, key in self._absent:
+            if key in mapping:
+                return False
         for get, child in self._calls:
             if get() is not child:
                 return False

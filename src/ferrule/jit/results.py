@@ -25,6 +25,10 @@ that the function updates. The numbers count the arguments' tensors, then the te
 made, then the aliases of any of these."""
 
 
+NewTensor: TypeAlias = tuple[str, int, DType, tuple[sint, ...], "GradNode | None"]
+"""A tensor in new memory: its device, number of elements, dtype, shape, and the end of the tape."""
+
+
 def tensors_in(value: Any) -> list[Tensor]:
     """The tensors in an argument."""
     return [leaf for leaf in leaves(value) if isinstance(leaf, Tensor)]
@@ -170,6 +174,22 @@ class Outcome:
     template: Any = None
     """The result, with a `Leaf` in the place of each tensor."""
     effects: list[Effect] = field(default_factory=list)
+
+    def new_tensors(self) -> list[NewTensor] | None:
+        """The tensors to make, if each is one of the values and there is nothing else to do.
+
+        None for other outcomes, and for shapes with variables.
+        """
+        numbers = [number for number, _ in self.made]
+        if (
+            numbers != list(range(len(self.fresh)))
+            or any([value.symbolic for value in self.fresh])
+            or self.shared
+            or self.collecting
+        ):
+            return None
+        pairs = zip(self.fresh, self.made, strict=True)
+        return [(v.device, v.size, v.dtype, v.shape, edge) for v, (_, edge) in pairs]
 
     def gradients(self, given: int) -> list[tuple[int | Tensor, int]]:
         """The gradients that replays set on tensors from before the call, with the values' numbers.
