@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Final, TypeAlias, TypeVar
 
 from ferrule.ir.constant_folding import Scalar, fold, fold_reduce, is_negative_zero, same_operand
+from ferrule.ir.dtype import DType
 from ferrule.ir.expr import Expr, sint
 from ferrule.ir.lazyop import FunctionOps, LoadOps, MovementOps, Op, ReduceOps, TernaryOps, UnaryOps
 from ferrule.ir.node import Node, Shape
@@ -17,6 +18,12 @@ SPECIAL: Final = frozenset({TernaryOps.WHERE, UnaryOps.NEG, UnaryOps.CAST})
 _ADDS_ZEROS: Final = frozenset([op for op, row in MOVEMENTS.items() if row.zeros])
 
 
+_CONST: Final = LoadOps.CONST
+_MOST_KEPT: Final = 4096
+"""Operations with constants that are known to have no simpler form. Not measured."""
+_without_gain: Final[set[tuple[Op, DType, tuple[int, ...]]]] = set()
+"""They, by the constants' serial numbers, with -1 for what is no constant: to find that out takes a
+microsecond, as long as to make the node."""
 _Node = TypeVar("_Node", bound=Node)
 Region: TypeAlias = tuple[tuple[sint, sint], ...]
 
@@ -41,17 +48,35 @@ def simplify(op: Op, srcs: tuple[_Node, ...], shape: Shape) -> _Node | Scalar | 
             return inner[0]
         if op is UnaryOps.CAST:
             return None
-    constant = LoadOps.CONST
     for source in srcs:
-        if source.op is constant:
+        if source.op is _CONST:
             return _with_constants(op, srcs)
     return None
 
 
 def _with_constants(op: Op, srcs: tuple[_Node, ...]) -> _Node | Scalar | None:
-    values = [source.base_const() for source in srcs]
-    known = [None if isinstance(value, Expr) else value for value in values]
-    numbers = [value for value in known if value is not None]
+    # Serial numbers are never used again, so what was found for a constant stays right.
+    key = op, srcs[-1].dtype, tuple([node.serial if node.op is _CONST else -1 for node in srcs])
+    if key in _without_gain:
+        return None
+    found = _folded(op, srcs)
+    if found is None:
+        if len(_without_gain) >= _MOST_KEPT:
+            _without_gain.clear()
+        _without_gain.add(key)
+    return found
+
+
+def _folded(op: Op, srcs: tuple[_Node, ...]) -> _Node | Scalar | None:
+    known: list[Scalar | None] = []
+    numbers: list[Scalar] = []
+    for source in srcs:
+        value = source.base_const()
+        if value is None or isinstance(value, Expr):
+            known.append(None)
+        else:
+            known.append(value)
+            numbers.append(value)
     if not numbers:
         return None
     if len(numbers) == len(srcs) and op is not TernaryOps.WHERE:
