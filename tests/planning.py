@@ -8,7 +8,7 @@ import pytest
 import ferrule.engine.realize
 import ferrule.fusion
 from ferrule.engine.realize import Runners, prepare, settle_writes
-from ferrule.fusion import Schedule, _known_graphs, _plans
+from ferrule.fusion import Schedule, _known_graphs, _matchers, _plans
 from ferrule.fusion.dynamic.families import _families
 from ferrule.ops import LazyOp
 
@@ -50,5 +50,6 @@ def forget() -> None:
     """Nothing is known of the graphs that ran before, and no write of theirs joins the next one."""
     settle_writes()  # on all devices
     _known_graphs.clear()
+    _matchers.clear()
     _plans.clear()
     _families.clear()

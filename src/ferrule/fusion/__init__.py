@@ -12,7 +12,7 @@ from weakref import ref
 from ferrule.base.config import config
 from ferrule.base.helpers import prod
 from ferrule.base.records import dataclass
-from ferrule.base.threadstate import ThreadState, this_thread
+from ferrule.base.threadstate import ThreadState, left_behind, this_thread
 from ferrule.codegen.policy import combines_in_one_kernel, part_alignment, tiles_stages
 from ferrule.device import Compiled, Device
 from ferrule.device.memory_planner import plan_arenas
@@ -25,11 +25,12 @@ from ferrule.fusion.dynamic.offsets import stand_in
 from ferrule.fusion.dynamic.parameters import Parameters, by_node, constants_of, parameters_of
 from ferrule.fusion.dynamic.stand_in import StandIn, generalised, nodes_by
 from ferrule.fusion.expansion import expanded
-from ferrule.fusion.graph import Graph, note_passed
+from ferrule.fusion.graph import Graph, nodes_to_compute, note_passed
 from ferrule.fusion.hazards import Hazards
 from ferrule.fusion.plans import plan_cache
 from ferrule.fusion.plans.execution_plan import ExecutionPlan, Place, Schedule, Step
 from ferrule.fusion.plans.graph_key import KeyedGraph, serves_any_size
+from ferrule.fusion.plans.matcher import PAYS_AFTER, Matcher, matcher_of
 from ferrule.fusion.plans.plan_key import GraphForm, PlanKey
 from ferrule.fusion.slots import Slot, Slots
 from ferrule.fusion.tasks import Reader, Task
@@ -46,6 +47,8 @@ __all__ = ["ClosedGraph", "Schedule", "create_schedule", "make_schedule", "targe
 # Plans in the plan cache, which drops the least recently used one. A program with more graphs
 # plans some again. Not measured.
 _MAX_PLANS: Final = 512
+# Matchers that are tried for one root: one that does not match takes 0.1 us. Not measured.
+_MOST_MATCHERS: Final = 8
 _Remember: TypeAlias = Callable[[PlanKey, StandIn | None], None]
 
 
@@ -53,7 +56,7 @@ _plans: OrderedDict[PlanKey, ExecutionPlan] = OrderedDict()
 
 
 @final
-@dataclass(frozen=True)
+@dataclass(eq=False)
 class _KnownGraph:
     """A graph that was planned before, as itself or as its stand-in with constants in memory."""
 
@@ -64,10 +67,19 @@ class _KnownGraph:
     """The nodes of the stand-in, see `StandIn.numbers_in`; None for the graph itself."""
     fixed: tuple[tuple[int, Hashable], ...] = ()
     """The constants of a stand-in that must be as they were: their positions, and their bits."""
+    uses: int = 0
+    """The number of times that it was found by its key."""
+    is_matched: bool = False
+    """True once it has a matcher, or can have none."""
 
 
 _known_graphs: dict[tuple[Hashable, ...], _KnownGraph] = {}
 """The known graphs, by `FERRULE_SKIP`, their keys, and their constants; None for any constants."""
+
+_matchers: dict[Hashable, list[tuple[Matcher, _KnownGraph]]] = {}
+"""The matchers of graphs that are found often, by what tells their roots apart.
+
+The first of a list was used last."""
 
 
 def create_schedule(nodes: Sequence[LazyBuffer]) -> list[ScheduleItem]:
@@ -83,6 +95,9 @@ def create_schedule(nodes: Sequence[LazyBuffer]) -> list[ScheduleItem]:
 def make_schedule(nodes: Sequence[LazyBuffer]) -> Schedule:
     """The schedule that computes `nodes`; the graph stays as it is until `commit`."""
     state = this_thread.state
+    schedule = _schedule_of_matched(nodes, state)
+    if schedule is not None:
+        return schedule
     keyed = KeyedGraph(nodes)
     if not keyed.requested:
         return ExecutionPlan((), (), (), ()).bind([])
@@ -92,6 +107,62 @@ def make_schedule(nodes: Sequence[LazyBuffer]) -> Schedule:
     if schedule is None and not state.specialises:
         schedule = schedule_of_known_lengths(_target_of_any(keyed.requested), keyed)
     return schedule or _schedule_of_new(keyed)
+
+
+def _schedule_of_matched(nodes: Sequence[LazyBuffer], state: ThreadState) -> Schedule | None:
+    """The schedule of a graph that is seen often; None for any other, or where more than the graph
+    is to be looked at.
+    """
+    if (
+        state.passed
+        or state.kept is not None
+        or state.watched_since is not None
+        or state.constants is not None
+    ):
+        return None
+    if state.written or left_behind:
+        nodes = [*nodes_to_compute(nodes, state)]
+    if not nodes:
+        return None
+    root = nodes[0]
+    key = root.op, root.arg, root.shape, root.dtype, config().FERRULE_SKIP, len(nodes)
+    found = _matchers.get(key)
+    if found is None:
+        return None
+    for one in found:
+        match, known = one
+        plan = known.plan()
+        if plan is None:
+            continue
+        try:
+            matched = match(nodes)
+        except MemoryError as error:
+            plan.explain(error)
+            raise
+        if matched is None:
+            continue
+        if found[0] is not one:  # a new list, as another thread may go through this one
+            _matchers[key] = [one, *[other for other in found if other is not one]]
+        plan.use.is_recent = True
+        bound, buffers = matched
+        if known.passed:
+            note_passed([bound[number] for number in known.passed])
+        return Schedule(plan, (), buffers, bound)
+    return None
+
+
+def _match_from_now_on(keyed: KeyedGraph, known: _KnownGraph) -> None:
+    """Make the matcher of a graph, if it can have one."""
+    plan = known.plan()
+    match = None if plan is None else matcher_of(keyed, plan)
+    if match is None:
+        return
+    while sum(map(len, _matchers.values())) >= _MAX_PLANS:
+        del _matchers[next(iter(_matchers))]
+    root = next(iter(keyed.requested))
+    key = root.op, root.arg, root.shape, root.dtype, config().FERRULE_SKIP, len(keyed.requested)
+    others = [one for one in _matchers.get(key, ()) if one[1].plan() is not None]
+    _matchers[key] = [(match, known), *others[: _MOST_MATCHERS - 1]]
 
 
 def _schedule_of_known(keyed: KeyedGraph, state: ThreadState) -> Schedule | None:
@@ -112,11 +183,15 @@ def _schedule_of_known(keyed: KeyedGraph, state: ThreadState) -> Schedule | None
     if plan is None:
         return None
     plan.use.is_recent = True
-    nodes = list(keyed.numbers)
+    nodes = [*keyed.numbers]
     if known.passed:
         note_passed([nodes[number] for number in known.passed])
     if known.nodes is not None:
-        nodes = nodes_by(known.nodes, nodes)
+        return plan.bind(nodes_by(known.nodes, nodes))
+    known.uses += 1
+    if known.uses >= PAYS_AFTER and not known.is_matched and not state.passed:
+        known.is_matched = True
+        _match_from_now_on(keyed, known)
     return plan.bind(nodes)
 
 
