@@ -136,6 +136,30 @@ def kinds() -> TinyJit[Any]:
     return many
 
 
+def sorting() -> TinyJit[Any]:
+    """Orders, ranks and medians of long and of short rows, with ties, NaN and infinities."""
+
+    @TinyJit
+    def orders(x: Tensor, i: Tensor) -> list[Tensor]:
+        coarse = (x * 2).round() / x.round()  # ties, NaN and infinities
+        few = coarse[:, :20]
+        values, places = coarse.sort(descending=True)
+        best, at = x.topk(70)
+        return [
+            *(values.realize(), places.realize(), best.realize(), at.realize()),
+            (few.argsort(stable=True) + i.argsort()).realize(),
+            coarse.median(-1).indices.realize(),
+            few.nanmedian(-1).values.realize(),
+            x.cast(dtypes.float16).kthvalue(150)[0].realize(),
+        ]
+
+    for number in range(4):
+        orders(
+            Tensor(rand(3, 700, seed=number)), Tensor(np.arange(20, dtype=np.int32)[::-1].copy())
+        )
+    return orders
+
+
 PROGRAMS: dict[str, Callable[[], TinyJit[Any]]] = {
-    one.__name__: one for one in (network, training, lengths, generation, aliases, kinds)
+    one.__name__: one for one in (network, training, lengths, generation, aliases, kinds, sorting)
 }

@@ -11,6 +11,7 @@ import sys
 import threading
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import numpy as np
 import pytest
@@ -23,13 +24,10 @@ from ferrule.export.retargeting import retargeted
 from ferrule.ir.target import named_cpu
 from ferrule.runtime.cpu import elf
 from ferrule.runtime.cpu.llvm import host_compiler
+from tests.export.programs import PROGRAMS, rand
 
 COMPILERS = [name for name in ("gcc", "clang") if shutil.which(name)]
 needs_gcc = pytest.mark.skipif("gcc" not in COMPILERS, reason="gcc is not installed")
-
-
-def rand(*shape: int, seed: int = 0) -> np.ndarray:
-    return np.random.default_rng(seed).standard_normal(shape).astype(np.float32)
 
 
 class Net:
@@ -100,6 +98,33 @@ def test_the_loader_gives_the_replays_bits(classify: TinyJit[Tensor], tmp_path: 
     program = module_at(tmp_path / "digits.py").Digits()
     assert program(x).tobytes() == classify(Tensor(x)).numpy().tobytes()
     assert len((tmp_path / "digits.py").read_text().splitlines()) < 90
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_files_of_all_formats_are_verified(name: str, tmp_path: Path) -> None:
+    """Each is compared with the replay when it is written; a library has a loader of its own."""
+    step = PROGRAMS[name]()
+    for kind in ("so", "a", "ferrule"):
+        exported = step.export(tmp_path / f"program.{kind}")
+        assert exported.verified.endswith("runs: the replay's bits")
+    threaded = step.export(tmp_path / "threaded.ferrule", threads=True, targets=["native", "sse2"])
+    assert "native: " in threaded.verified
+    program = module_at(tmp_path / "program.py").Program()
+    other = ferrule.load(tmp_path / "threaded.ferrule")
+    other.set_threads(2)
+    given = [rand(*one.shape).astype(one.dtype) for one in other.arguments]
+    sizes = {name: high for name, (_, high) in other.sizes.items()}
+    twice = [_leaves(run(*given, **sizes)) for run in (program, other)]
+    for found, wanted in zip(*twice, strict=True):
+        assert found.tobytes() == wanted.tobytes()
+
+
+def _leaves(results: Any) -> list[np.ndarray]:
+    if isinstance(results, dict):
+        results = list(results.values())
+    if isinstance(results, list | tuple):
+        return [leaf for part in results for leaf in _leaves(part)]
+    return [np.asarray(results)]
 
 
 def test_a_library_needs_nothing_but_libc(classify: TinyJit[Tensor], tmp_path: Path) -> None:

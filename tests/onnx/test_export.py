@@ -646,6 +646,15 @@ def test_a_window_of_borders_alone_is_no_pooling_of_onnx() -> None:
     both_ways(function, floats(1, 2, 4, 4))
 
 
+def test_medians_are_the_first_nan_or_the_lower_middle() -> None:
+    x = np.random.default_rng(0).standard_normal((4, 9)).astype(np.float32)
+    x[1, 3] = x[1, 5] = x[3, 0] = np.nan
+    both_ways(lambda x: [x.median(-1), x.median(0), x[:, :4].median(-1)], Tensor(x))
+    both_ways(lambda x: x.median(-1), Tensor(np.arange(12, dtype=np.int64).reshape(2, 6)))
+    with pytest.raises(OnnxError, match="median"):
+        export(lambda x: x.nanmedian(-1), None, Tensor(x))
+
+
 # -- loops ---------------------------------------------------------------------------------------
 
 

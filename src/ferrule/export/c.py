@@ -34,6 +34,8 @@ from ferrule.ir.target import Target
 from ferrule.renderer.c.dialect import is_special, literal, memory_type, symbol
 from ferrule.renderer.c.portable import PORTABLE, KernelFunction, Parameter, kernel_function
 from ferrule.renderer.c.prelude import Prelude
+from ferrule.renderer.c.sorting import helpers as sorting_helpers
+from ferrule.renderer.c.sorting import row_function
 
 FLAGS: Final = ("-std=c11", "-O3", "-march=native", "-fno-math-errno")
 """A compiler's flags with which a file is fast; none of them is needed."""
@@ -89,6 +91,9 @@ class _Writer:
             name: kernel_function(name, k.uops, self.prelude)
             for name, k in self.linearizers.items()
         }
+        self.rows = self.program.row_functions
+        for name, function in self.rows.items():
+            self.functions[name] = row_function(function, name)
         self._stored = {
             number: block
             for number, block in enumerate(self.program.blocks)
@@ -178,6 +183,7 @@ class _Writer:
             PORTABLE.header,
             self.prelude.text(),
             *([] if self.in_file else self._arrays()),
+            sorting_helpers(set(self.rows.values())),
             *map(self._kernel, self.functions),
             self._life(),
             self._run(),
@@ -208,6 +214,8 @@ class _Writer:
 
     def _kernel(self, name: str) -> str:
         function = self.functions[name]
+        if name in self.rows:
+            return function.text(restrict=self._is_alone(name, function))
         text = show(self.linearizers[name].kernel).replace("*/", "* /").replace("/*", "/ *")
         comment = "\n".join(f"   {line}".rstrip() for line in text.splitlines()).strip()
         return f"/* {comment} */\n{function.text(restrict=self._is_alone(name, function))}"

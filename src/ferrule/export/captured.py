@@ -10,6 +10,7 @@ from ferrule.autograd.iota import is_numbers
 from ferrule.base.containers import mapped
 from ferrule.base.helpers import round_up
 from ferrule.device import BufferCopy, CompiledASTRunner
+from ferrule.device.runner import RowFunction
 from ferrule.engine.random import streams
 from ferrule.export.program import (
     ALIGNMENT,
@@ -394,8 +395,10 @@ class _Builder:
             return Copy(cells[0], cells[1])
         assert isinstance(runner, CompiledASTRunner)
         values: tuple[Value, ...] = (*runner.fixed, *runner.vars)
+        # One function of rows is for all sizes.
+        name = f"{runner.function}_rows" if isinstance(runner, RowFunction) else runner.name
         return Kernel(
-            *(runner.name, runner, run.ast, tuple(cells), values),
+            *(name, runner, run.ast, tuple(cells), values),
             reads=frozenset([place for place in places if access[place][0]]),
             writes=frozenset([place for place in places if access[place][1]]),
             line=run.line,

@@ -18,12 +18,12 @@ from ferrule.export.native_code import NativeCode, Variant, Weights
 from ferrule.export.objects import Member, data_object, defined_names, renamed, write_archive
 from ferrule.export.program import (
     ALIGNMENT,
+    Copy,
     ExportedProgram,
     ExportError,
-    Kernel,
     TensorSpec,
 )
-from ferrule.export.retargeting import Retargeted, retargeted
+from ferrule.export.retargeting import Retargeted, native_kernel, retargeted
 from ferrule.export.verify import Array, Run
 from ferrule.ir.buffer import Buffer
 from ferrule.ir.expr import Variable
@@ -150,7 +150,8 @@ def _compiled_for(
     if label == NATIVE:
         program = exported_program(step, name=name)
         compiled = [
-            (one.runner.lib, one.name) if isinstance(one, Kernel) else None for one in program.steps
+            None if isinstance(one, Copy) else native_kernel(one, host_compiler())
+            for one in program.steps
         ]
         return host, Retargeted(program, tuple(compiled))
     target = named_cpu(label)

@@ -20,7 +20,9 @@ variables, so memory is planned once.
 
 A backend that compiles for another target takes the tree `kernel.ast`, schedules it for that
 target (`linearize_for`), and calls what comes out with the same cells and values. It asks for
-programs with `packed=False`: packed copies of weights have the layout of one target.
+programs with `packed=False`: packed copies of weights have the layout of one target. Kernels that
+sort have no tree: they are functions of the rows of an array, written by hand
+(`runtime/cpu/native_sort.py`, and `renderer/c/sorting.py` in C).
 """
 
 from __future__ import annotations
@@ -30,7 +32,7 @@ from enum import Enum
 from typing import TYPE_CHECKING, Any, Final, TypeAlias, final
 
 from ferrule.base.records import dataclass
-from ferrule.device.runner import CompiledASTRunner
+from ferrule.device.runner import CompiledASTRunner, RowFunction
 from ferrule.ir.buffer import Buffer
 from ferrule.ir.dtype import DType
 from ferrule.ir.expr import Expr, Variable, as_expr, sint
@@ -119,7 +121,8 @@ Value: TypeAlias = int | Variable
 class Kernel:
     """A run of a compiled kernel: `runner` has its machine code, `ast` is what it computes.
 
-    `ast` is None for packed kernels. `reads` and `writes` are positions among the cells.
+    `ast` is None for packed kernels, and for functions of rows. `reads` and `writes` are positions
+    among the cells.
     """
 
     name: str
@@ -131,6 +134,11 @@ class Kernel:
     writes: frozenset[int]
     line: str = ""
     """The line of the program that asked for the result, as `file:line`."""
+
+    @property
+    def row_function(self) -> str | None:
+        """The name of the function of rows that it is: "sort", "select" or "median"."""
+        return self.runner.function if isinstance(self.runner, RowFunction) else None
 
 
 @final
@@ -194,6 +202,12 @@ class ExportedProgram:
     def kernels(self) -> list[Kernel]:
         """The steps that are kernels."""
         return [step for step in self.steps if isinstance(step, Kernel)]
+
+    @property
+    def row_functions(self) -> dict[str, str]:
+        """The functions of rows among the kernels, by the kernel's name."""
+        found = [(kernel.name, kernel.row_function) for kernel in self.kernels]
+        return {name: function for name, function in found if function is not None}
 
     def check_values(self, values: Mapping[Variable, int]) -> None:
         """Raises `ValueError` for a variable without a value, or with one that does not fit."""

@@ -22,6 +22,7 @@ from ferrule.ir.buffer import Buffer
 from ferrule.ir.lazyop import LazyOp
 from ferrule.ir.target import Target
 from ferrule.renderer.llvm.ir import LLVMRenderer
+from ferrule.runtime.cpu import native_sort
 from ferrule.runtime.cpu.llvm import CPUCompiler, host_compiler
 from ferrule.runtime.cpu.program import CPUProgram
 
@@ -50,6 +51,13 @@ def retargeted(program: ExportedProgram, target: Target) -> Retargeted:
     return _Retargeting(program, target).result()
 
 
+def native_kernel(step: Kernel, compiler: CPUCompiler) -> CompiledKernel:
+    """The machine code of the replay's kernel; a function of rows is compiled."""
+    if step.row_function is None:
+        return step.runner.lib, step.name
+    return compiler.compile_cached(native_sort.module(step.row_function, step.name)), step.name
+
+
 class _Retargeting:
     def __init__(self, program: ExportedProgram, target: Target) -> None:
         self._program = program
@@ -76,6 +84,8 @@ class _Retargeting:
         return Retargeted(program, tuple(kernels))
 
     def _kernel(self, step: Kernel) -> tuple[Kernel, CompiledKernel]:
+        if step.row_function is not None:
+            return step, native_kernel(step, self._compiler)
         assert step.ast is not None, "kernels without packed weights have trees"
         constant = frozenset(
             [

@@ -7,7 +7,7 @@ from typing import Any, Final, TypeAlias, final
 
 from ferrule.base.records import dataclass
 from ferrule.device import BufferCopy, CompiledASTRunner
-from ferrule.device.runner import ASTRunner, JITRunner, RowFunction
+from ferrule.device.runner import ASTRunner, JITRunner
 from ferrule.engine.loop_runs import Loop
 from ferrule.export.program import ExportError
 from ferrule.ir.buffer import Buffer
@@ -85,7 +85,7 @@ def unrolled_runs(batch: Batch, packed: bool) -> Iterator[Run]:
 def _is_step(runner: JITRunner) -> bool:
     """True if a program can have the run as a step."""
     is_known = isinstance(runner, CompiledASTRunner | BufferCopy)
-    return runner.device == DEVICE and is_known and not isinstance(runner, RowFunction)
+    return runner.device == DEVICE and is_known
 
 
 def check_runs(runs: Sequence[Run]) -> None:

@@ -44,12 +44,14 @@ def c_target(name: str) -> Target:
 
 
 def scheduled(program: ExportedProgram, target: Target) -> dict[str, Linearizer]:
-    """The kernels of a program, scheduled for a target, by name.
+    """The kernels of a program, scheduled for a target, by name; functions of rows are none.
 
     Raises `ExportError` for a kernel without a tree: one of packed weights.
     """
     found: dict[str, Linearizer] = {}
     for kernel in program.kernels:
+        if kernel.row_function is not None:
+            continue
         if kernel.ast is None:
             raise ExportError(
                 f"kernel {kernel.name} reads packed weights, in the layout of one target; make the "

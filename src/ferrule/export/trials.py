@@ -169,6 +169,8 @@ def _run_of_kernels(
     }
 
     def here(kernel: Kernel) -> Kernel:
+        if kernel.row_function is not None:
+            return kernel
         runner = copy(kernel.runner)
         runner.program = programs[kernel.name]
         return replace(kernel, runner=runner)

@@ -30,6 +30,7 @@ from ferrule.export.targets import WASM, scheduled
 from ferrule.export.wasm_object import Segment, WasmObject
 from ferrule.ir.expr import Expr, ExprOp, Variable
 from ferrule.renderer.llvm.ir import LLVMRenderer
+from ferrule.runtime.cpu import native_sort
 from ferrule.runtime.cpu.llvm import compile_wasm
 
 INTERFACE: Final = 1
@@ -78,6 +79,7 @@ class _Module:
         self.stack_bytes = round_up(max(locals_, default=0) + _STACK_SPARE, ALIGNMENT)
         renderer = LLVMRenderer(WASM)
         sources = [renderer.render(name, uops) for name, uops in kernels.items()]
+        sources += [native_sort.module(rows, name) for name, rows in program.row_functions.items()]
         self._count = 0
         # The sizes of the tables are known before their contents, the addresses, are.
         tables = [_SLOT_BYTES * _slots(step) for step in program.steps]

@@ -331,6 +331,9 @@ def _without_borders(x: LazyBuffer, spatial: Any) -> tuple[LazyBuffer, Any]:
 
 # *** order ***
 
+_ORDERED: Final = (dtypes.float32, dtypes.float64, dtypes.int32, dtypes.int64)
+"""What ONNX Runtime finds the largest of."""
+
 
 @call_rule("order")
 def _order(node: LazyBuffer, sources: Sources, arg: Any) -> Plan | None:
@@ -338,7 +341,7 @@ def _order(node: LazyBuffer, sources: Sources, arg: Any) -> Plan | None:
     start, stop, descending = arg
     (x,) = sources
     axis = _rank(x) - 1
-    if x.dtype not in (dtypes.float32, dtypes.float64, dtypes.int32, dtypes.int64):
+    if x.dtype not in _ORDERED:
         return None
 
     def write(builder: Builder, value: Value) -> Value:
@@ -351,6 +354,38 @@ def _order(node: LazyBuffer, sources: Sources, arg: Any) -> Plan | None:
             inputs = [places, *map(builder.size, (start, stop, axis))]
             places = builder.add("Slice", inputs, dtypes.int64, node.shape)
         return builder.cast(places._replace(shape=node.shape), node.dtype)
+
+    return Plan(sources, write)
+
+
+@call_rule("median")
+def _median(node: LazyBuffer, sources: Sources, ignores_nan: bool) -> Plan | None:
+    """The position of the lower of the middle elements along the last axis, or of the first NaN."""
+    (x,) = sources
+    axis, size = _rank(x) - 1, x.shape[-1]
+    if x.dtype not in _ORDERED or not isinstance(size, int):
+        return None
+    if ignores_nan and dtypes.is_float(x.dtype):
+        return None  # which rank it has depends on the elements
+
+    def write(builder: Builder, value: Value) -> Value:
+        middle = (size - 1) // 2
+        shape = (*value.shape[:-1], middle + 1)
+        outputs = [(value.dtype, shape), (dtypes.int64, shape)]
+        inputs = [value, builder.size(middle + 1)]
+        _, places = builder.several("TopK", inputs, outputs, axis=axis, largest=0, sorted=1)
+        inputs = [places, *map(builder.size, (middle, middle + 1, axis))]
+        place = builder.add("Slice", inputs, dtypes.int64, node.shape)
+        if dtypes.is_float(x.dtype):
+            is_nan = builder.add("IsNaN", [value], dtypes.bool, value.shape)
+            ones = builder.cast(is_nan, dtypes.int32)
+            first = builder.add("ArgMax", [ones], dtypes.int64, node.shape, axis=axis)
+            there = builder.add(
+                "ReduceMax", [ones, builder.integers([axis])], dtypes.int32, node.shape
+            )
+            has_nan = builder.cast(there, dtypes.bool)
+            place = builder.add("Where", [has_nan, first, place], dtypes.int64, node.shape)
+        return builder.cast(place, node.dtype)
 
     return Plan(sources, write)
 

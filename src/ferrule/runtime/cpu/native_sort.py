@@ -498,29 +498,37 @@ define i64 @"$ROWS_EXTENT"(ptr %args) nounwind {
 }
 """
 
-SORT = (
-    _FEW
-    + _DIGITS
-    + _SELECT_ROW
-    + _EXTENT
-    + _kernel(
-        "$SORT",
+_PARTS = _FEW + _DIGITS + _SELECT_ROW + _EXTENT
+
+_FUNCTIONS = {
+    "sort": (
         ("width",),
         "  call void @sort_row(ptr %row_codes, ptr %row_out, ptr %scratch, i64 %size)\n",
-    )
-    + _kernel(
-        "$SELECT",
+    ),
+    "select": (
         ("width", "low"),
         "  %high = add i64 %low, %width\n"
         "  call void @select_row(\n"
         "    ptr %row_codes, ptr %row_out, ptr %scratch, i64 %size, i64 %low, i64 %high)\n",
-    )
-    + _kernel(
-        "$MEDIAN",
+    ),
+    "median": (
         ("width", "nan", "ignores"),
         "  %low = call i64 @median_rank(ptr %row_codes, i64 %size, i64 %nan, i64 %ignores)\n"
         "  %high = add i64 %low, 1\n"
         "  call void @select_row(\n"
         "    ptr %row_codes, ptr %row_out, ptr %scratch, i64 %size, i64 %low, i64 %high)\n",
-    )
+    ),
+}
+"""The values of each function of rows, and what it does to a row."""
+
+SORT = _PARTS + "".join(
+    [_kernel(f"${name.upper()}", *function) for name, function in _FUNCTIONS.items()]
 )
+"""All functions, as a part of the native runtime."""
+
+
+def module(function: str, name: str) -> str:
+    """One function as LLVM IR of its own, with the names of a kernel: `name` and `name.extent`."""
+    declared = "declare i64 @llvm.ctlz.i64(i64, i1)\ndeclare i64 @llvm.smax.i64(i64, i64)\n"
+    parts = _PARTS.replace("$ROWS_EXTENT", f"{name}.extent")
+    return declared + parts + _kernel(name, *_FUNCTIONS[function])

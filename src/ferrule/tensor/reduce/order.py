@@ -290,6 +290,12 @@ def _one_by_one(x: TracedValue, start: int, stop: int, descending: bool) -> Trac
 
 def median(x: TracedValue, ignore_nan: bool) -> TracedValue:
     """The position of the median, on a last axis of size 1."""
+    place = _median_of(x, ignore_nan)
+    note_call("median", [x], place, ignore_nan)
+    return place
+
+
+def _median_of(x: TracedValue, ignore_nan: bool) -> TracedValue:
     if not _has_codes(x):
         return _on_last(_median, x, 1, ignore_nan)
     if x.shape[-1] != 0 and _has_row_functions(x):
