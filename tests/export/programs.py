@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+import ferrule
 from ferrule import Tensor, TinyJit, Variable, dtypes, nn
 
 Array = np.ndarray[Any, Any]
@@ -160,6 +161,67 @@ def sorting() -> TinyJit[Any]:
     return orders
 
 
-PROGRAMS: dict[str, Callable[[], TinyJit[Any]]] = {
-    one.__name__: one for one in (network, training, lengths, generation, aliases, kinds, sorting)
-}
+def conditions() -> TinyJit[Any]:
+    """Loops that end by a condition, one in another, and a choice between two functions."""
+
+    @TinyJit
+    def nested(x: Tensor) -> list[Tensor]:
+        def row(total: Tensor, one: Tensor) -> tuple[Tensor, Tensor]:
+            small = ferrule.while_loop(lambda y: (y.abs() > 1).any(), lambda y: y / 2, one)
+            return total + small, total * small
+
+        last, rows = ferrule.scan(row, Tensor.zeros(4), x)
+        pair = ferrule.while_loop(
+            lambda pair: (pair[0].abs() > 0.01).any(),
+            lambda pair: (pair[0] / 2, pair[1] + 1),
+            (x, Tensor(0)),
+            max_trips=5,
+        )
+        chosen = ferrule.cond(x.sum() > 0, lambda y: y.sort()[0], lambda y: y * 3, x)
+        return [one.realize() for one in (last, rows, *pair, chosen)]
+
+    for number in range(4):
+        nested(Tensor(rand(6, 4, seed=number) * 3))
+    return nested
+
+
+def rows() -> TinyJit[Any]:
+    """A loop over as many rows as each call says, the last one first, with its gradient."""
+    w, n = Tensor(rand(4, 4)), Variable("n", 1, 9)
+
+    @TinyJit
+    def backwards(x: Tensor) -> list[Tensor]:
+        def total(x: Tensor) -> Tensor:
+            last, steps = ferrule.scan(
+                lambda c, row: ((c @ w).tanh() + row,) * 2, Tensor.zeros(4), x, reverse=True
+            )
+            return last.sum() + steps.square().sum()
+
+        return [total(x).realize(), ferrule.grad(total)(x).realize()]
+
+    whole = Tensor(rand(9, 4, seed=2))
+    for number in (3, 4, 5, 6):
+        backwards(whole[: n.bind(number)])
+    return backwards
+
+
+def recurrent() -> TinyJit[Any]:
+    """A loop of which all is known, with packed weights."""
+    Tensor.manual_seed(0)
+    lstm = nn.LSTM(256, 256)
+    for parameter in nn.state.get_parameters(lstm):
+        parameter.requires_grad = False
+
+    @TinyJit
+    def steps(x: Tensor) -> list[Tensor]:
+        y, (h, _) = lstm(x)
+        return [y.realize(), h.realize()]
+
+    for number in range(4):
+        steps(Tensor(rand(3, 32, 256, seed=number)))
+    return steps
+
+
+_PLAIN = (network, training, lengths, generation, aliases, kinds, sorting)
+_LOOPS = (conditions, rows, recurrent)
+PROGRAMS: dict[str, Callable[[], TinyJit[Any]]] = {one.__name__: one for one in (*_PLAIN, *_LOOPS)}

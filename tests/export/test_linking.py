@@ -12,8 +12,8 @@ import pytest
 
 from ferrule.export import features
 from ferrule.export.linking import Blob, SharedLibrary
-from ferrule.export.native_code import Lines, expression
 from ferrule.export.objects import Member, data_object, defined_names, renamed, write_archive
+from ferrule.export.step_code import Lines, expression
 from ferrule.ir.expr import ExprOp, Variable
 from ferrule.ir.expr.build import less, minimum
 from ferrule.runtime.cpu import elf, llvm

@@ -260,7 +260,7 @@ def test_weights_are_in_a_program_once() -> None:
 
 
 @pytest.mark.parametrize("width", [8, 256])
-def test_loops_are_unrolled(width: int) -> None:
+def test_loops_over_rows_give_the_replays_bits(width: int) -> None:
     Tensor.manual_seed(0)
     lstm = nn.LSTM(width, width)
     for parameter in nn.state.get_parameters(lstm):
@@ -308,15 +308,39 @@ def test_loops_are_trained() -> None:
         assert step(Tensor(x)).numpy().tobytes() == instance.results["result"].tobytes()
 
 
-def test_loops_that_end_by_a_condition_are_refused() -> None:
+@pytest.mark.parametrize("start", [0.5, 100.0, 1e6])
+def test_loops_end_by_their_condition(start: float) -> None:
+    """After no trip, after as many as the values ask for, and after the most that are allowed."""
+
     @TinyJit
-    def halve(x: Tensor) -> Tensor:
-        return ferrule.while_loop(lambda y: (y > 1).any(), lambda y: y / 2, x).realize()
+    def halve(x: Tensor) -> tuple[Tensor, Tensor]:
+        found = ferrule.while_loop(
+            lambda state: (state[0] > 1).any(),
+            lambda state: (state[0] / 2, state[1] + 1),
+            (x, Tensor(0)),
+            max_trips=9,
+        )
+        return found[0].realize(), found[1].realize()
 
     for _ in range(3):
         halve(Tensor([100.0]))
-    with pytest.raises(ExportError, match=r"loop \(.*test_program\.py"):
-        exported_program(halve)
+    instance = Instance(exported_program(halve))
+    instance.arguments["x"][:] = start
+    instance.run()
+    trips = {0.5: 0, 100.0: 7, 1e6: 9}[start]
+    assert instance.results["result.0"] == np.float32(start) / 2**trips
+    assert instance.results["result.1"] == trips
+
+
+def test_what_a_loop_cannot_have_is_listed() -> None:
+    @TinyJit
+    def inverted(x: Tensor) -> Tensor:
+        return ferrule.scan(lambda c, row: (c @ row.inverse(), None), Tensor.eye(3), x)[0].realize()
+
+    for number in range(3):
+        inverted(Tensor(rand(2, 3, 3, seed=number)))
+    with pytest.raises(ExportError, match=r"host inv \(.*test_program\.py"):
+        exported_program(inverted)
 
 
 def test_places_that_change_their_tensors_are_swapped_at_once() -> None:

@@ -6,6 +6,7 @@ import copy
 import itertools
 import time
 from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Final, final
 from weakref import WeakValueDictionary
 
@@ -155,18 +156,17 @@ class Loop(JITRunner):
         plan = self._plan_for(var_vals, most or 1) if self._lengths else self._plan
         return plan.run(rawbufs, most, var_vals, wait, jit)
 
-    def unrolled(self, size: int, packed: bool) -> UnrolledLoop | None:
-        """The runs of all trips; None if their number is known only when it runs.
+    def parts(self, size: int, packed: bool) -> LoopParts | None:
+        """What the loop does, for those that run it by other means; None if its plan depends on
+        the lengths of tensors.
 
         `size` is that of the first buffer. With `packed` kernels read constant weights from packed
         copies where a run does.
         """
-        is_symbolic = self._lengths or (self.trips is not None and self.trips.vars())
-        trips = None if is_symbolic else self._most(size, {})
-        is_counting = self.is_counted or self._plan.is_counting
-        if trips is None or self.condition is not None or is_counting:
+        if self._lengths:
             return None
-        return self._plan.unrolled(trips, packed)
+        limit = size - 1 if self.is_limited else None
+        return self._plan.parts(limit if self.trips is None else self.trips, packed)
 
     def costs(self, size: int, var_vals: Mapping[Any, int]) -> tuple[int, int]:
         """The operations and the bytes of a run; of one trip where their number has no limit."""
@@ -189,21 +189,25 @@ loops_by_integers: Final[WeakValueDictionary[tuple[Hashable, tuple[int, ...]], L
 
 @final
 @dataclass(frozen=True)
-class Part:
-    """`nbytes` of a loop's buffer of that number, from byte `start` on."""
+class LoopParts:
+    """A loop as steps. Behind the buffers that it is given, it has scratch memory, and tables that
+    it reads. Buffers are given by their numbers."""
 
-    buffer: int
-    start: int
-    nbytes: int
-
-
-@final
-@dataclass(frozen=True)
-class UnrolledLoop:
-    """A loop as runs one by one. Behind the buffers that it is given, it has scratch memory, and
-    tables that it reads."""
-
-    runs: Sequence[tuple[JITRunner, Sequence[Part]]]
+    most: sint | None
+    """The number of trips, or the largest number; None: any number."""
+    before: Sequence[LoopStep]
+    """On the memory of the first trip, even if there is none."""
+    body: Sequence[LoopStep]
+    after: Sequence[LoopStep]
+    """On the memory of the trip that would be next after the last one."""
+    count: int | None
+    """The buffer with the number of trips, int32."""
+    start: int | None
+    """The buffer with a bool: without it there are no trips."""
+    condition: Operand | None
+    """A bool; after a trip in which it is false, there are no more."""
+    counted: int | None
+    """The buffer that the number of trips is written to, int32."""
     scratch_bytes: int
     tables: Sequence[Buffer]
 
@@ -241,15 +245,11 @@ class _LoopPlan:
             start = loop.firsts[j] * stride
             assert isinstance(start, int)
             self._at[leaf] = Stream(first + n + j, start, stride, 0, 0, loop.backwards)
-        targets: dict[LazyBuffer, Stream] = {}
-        self._copies: list[tuple[Operand, Stream, int, int | None]] = []
-        """For each carried value: its memory, the buffers that it starts in and ends in."""
-        for k in needed:
-            leaf = body.carries[k]
-            inside = self._carried(place.get(n_outs + k), self._nbytes(leaf))
-            self._at[leaf], targets[body.outs[k]] = inside
-            whole = Operand(inside[0], 0, self._size(memory_size(leaf.shape)), leaf.dtype)
-            self._copies.append((whole, inside[0], first + k, place.get(k)))
+        self._before: list[LoopStep] = []
+        """Copies of what carried values start with."""
+        self._after: list[LoopStep] = []
+        """Copies of carried values to results."""
+        targets = self._carry(needed, place, first)
         for k in range(n, n_outs):
             if k in place:
                 out = body.outs[k]
@@ -271,15 +271,10 @@ class _LoopPlan:
         self.may_raise = any([step.runner.may_raise for step in self.steps])
         self.op_estimate: sint = sum([step.runner.op_estimate for step in self.steps])
         self.mem_estimate: sint = sum([step.runner.mem_estimate for step in self.steps])
-        self._packing: list[tuple[JITRunner, Operand, Operand]] = []
-        """The copies of constant weights in the layout that kernels read: runner, copy, weight."""
+        self._packing: list[LoopStep] = []
+        """The copies of constant weights in the layout that kernels read."""
         self._runs = 0
         self._native = self._make_native(self.steps)
-
-    @property
-    def is_counting(self) -> bool:
-        """True if the number of trips is one of the results."""
-        return self._counted is not None
 
     def _size(self, size: sint) -> int:
         return size if isinstance(size, int) else size.infer(self._lengths)
@@ -321,7 +316,7 @@ class _LoopPlan:
                 if key not in packed:
                     start = self._take(made.size * made.dtype.itemsize)
                     packed[key] = Operand(Stream(self._scratch, start), 0, made.size, made.dtype)
-                    self._packing.append((made.runner, packed[key], weight))
+                    self._packing.append(LoopStep(made.runner, [packed[key], weight]))
                 operands.append(packed[key])
             steps[number] = LoopStep(form.runner, operands)
         if self._packing:
@@ -348,6 +343,24 @@ class _LoopPlan:
                 needed.add(number[node])
                 waiting.append(body.outs[number[node]])
         return sorted(needed)
+
+    def _carry(
+        self, needed: Sequence[int], place: Mapping[int, int], first: int
+    ) -> dict[LazyBuffer, Stream]:
+        """Gives carried values their memory: that of each after a trip, by its node."""
+        loop, body = self._loop, self._loop.body
+        targets: dict[LazyBuffer, Stream] = {}
+        for k in needed:
+            leaf = body.carries[k]
+            inside = self._carried(place.get(len(body.outs) + k), self._nbytes(leaf))
+            self._at[leaf], targets[body.outs[k]] = inside
+            whole = Operand(inside[0], 0, self._size(memory_size(leaf.shape)), leaf.dtype)
+            start = replace(whole, stream=Stream(first + k))
+            self._before.append(_copying(loop.device, whole, start))
+            if k in place:
+                result = replace(whole, stream=Stream(place[k]))
+                self._after.append(_copying(loop.device, result, whole))
+        return targets
 
     def _carried(self, kept: int | None, nbytes: int) -> tuple[Stream, Stream]:
         """The memory of a carried value: before a trip, and after it."""
@@ -417,8 +430,7 @@ class _LoopPlan:
         ]
         for operand, stream in moved:
             target = Operand(stream, 0, operand.size, operand.dtype)
-            copier = _copier(self._loop.device, operand)
-            self.steps.append(LoopStep(copier, [target, operand]))
+            self.steps.append(_copying(self._loop.device, target, operand))
 
     def _runner(self, plan: ExecutionPlan, number: int, runners: Runners) -> JITRunner:
         step = plan.steps[number]
@@ -456,11 +468,8 @@ class _LoopPlan:
         trips = most or 0
         scratch = Buffer(loop.device, self._scratch_bytes, dtypes.uint8)
         buffers = [*rawbufs, scratch, *self._tables]
-        for whole, stream, source, _ in self._copies:
-            start = _part(buffers, whole, stream.at(0, trips))
-            _copy_into(start, rawbufs[source].view(0, whole.size))
-        for runner, *pair in self._packing if most != 0 else ():
-            runner([_part(buffers, o, o.stream.at(0, trips)) for o in pair], var_vals)
+        for step in (*self._before, *(self._packing if most != 0 else ())):
+            _run_step(step, buffers, 0, trips, var_vals)
         done = most
         if most != 0:
             if self._native is not None:
@@ -472,10 +481,8 @@ class _LoopPlan:
         assert done is not None, "a loop without an end"
         if self._counted is not None:
             rawbufs[self._counted].fill(np.array([done]))
-        for whole, stream, _, result in self._copies:
-            if result is not None:
-                last = _part(buffers, whole, stream.at(done, trips))
-                _copy_into(rawbufs[result].view(0, whole.size), last)
+        for step in self._after:
+            _run_step(step, buffers, done, trips, var_vals)
         if self._native is None:
             return None
         seconds = time.perf_counter() - started
@@ -492,27 +499,21 @@ class _LoopPlan:
         )
         return seconds
 
-    def unrolled(self, trips: int, packed: bool) -> UnrolledLoop:
-        """The runs of so many trips; see `Loop.unrolled`."""
-
-        def part(operand: Operand, trip: int) -> Part:
-            start = operand.stream.at(trip, trips) + operand.offset
-            return Part(operand.stream.buffer, start, operand.nbytes)
-
-        runs: list[tuple[JITRunner, Sequence[Part]]] = []
-        for whole, _, source, _ in self._copies:
-            copier = _copier(self._loop.device, whole)
-            runs.append((copier, [part(whole, 0), Part(source, 0, whole.nbytes)]))
-        for runner, *pair in self._packing if packed and trips else ():
-            runs.append((runner, [part(one, 0) for one in pair]))
-        for trip in range(trips):
-            for step in (packed and self._packed_steps) or self.steps:
-                runs.append((step.runner, [part(one, trip) for one in step.operands]))
-        for whole, _, _, result in self._copies:
-            if result is not None:
-                copier = _copier(self._loop.device, whole)
-                runs.append((copier, [Part(result, 0, whole.nbytes), part(whole, trips)]))
-        return UnrolledLoop(runs, self._scratch_bytes, self._tables)
+    def parts(self, most: sint | None, packed: bool) -> LoopParts:
+        """See `Loop.parts`."""
+        is_packed = packed and bool(self._packed_steps)
+        return LoopParts(
+            most,
+            [*self._before, *(self._packing if is_packed else ())],
+            self._packed_steps if is_packed else self.steps,
+            self._after,
+            self._count,
+            None if self._condition is None else self._start,
+            self._condition,
+            self._counted,
+            self._scratch_bytes,
+            self._tables,
+        )
 
     def _run_steps(
         self, buffers: Sequence[Buffer], most: int | None, var_vals: dict[Variable, int], jit: bool
@@ -523,8 +524,7 @@ class _LoopPlan:
             if trip == most:
                 return trip
             for step in self.steps:
-                used = [_part(buffers, o, o.stream.at(trip, trips)) for o in step.operands]
-                step.runner(used, var_vals, jit=jit)
+                _run_step(step, buffers, trip, trips, var_vals, jit)
             condition = self._condition
             if condition is not None:
                 place = condition.stream.at(trip, trips)
@@ -547,8 +547,8 @@ def _variables(size: sint | None) -> list[Variable]:
     return sorted([v for v in size.vars() if isinstance(v, Variable)], key=lambda v: v.name)
 
 
-def _copier(device: str, operand: Operand) -> BufferCopy:
-    return BufferCopy(device, operand.size * operand.dtype.itemsize, device)
+def _copying(device: str, target: Operand, source: Operand) -> LoopStep:
+    return LoopStep(BufferCopy(device, source.nbytes, device), [target, source])
 
 
 def _part(buffers: Sequence[Buffer], operand: Operand, start: int) -> Buffer:
@@ -557,5 +557,14 @@ def _part(buffers: Sequence[Buffer], operand: Operand, start: int) -> Buffer:
     return buffers[operand.stream.buffer].view(place, operand.size, operand.dtype)
 
 
-def _copy_into(dest: Buffer, source: Buffer) -> None:
-    BufferCopy(dest.device, dest.nbytes, source.device)([dest, source], {})
+def _run_step(
+    step: LoopStep,
+    buffers: Sequence[Buffer],
+    trip: int,
+    trips: int,
+    var_vals: dict[Variable, int],
+    jit: bool = False,
+) -> None:
+    """Run a step on the memory of a trip of so many."""
+    used = [_part(buffers, o, o.stream.at(trip, trips)) for o in step.operands]
+    step.runner(used, var_vals, jit=jit)

@@ -7,7 +7,7 @@ of them can run at once. Constants are arrays in the file, or in a file of their
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from string import Template
 from typing import Any, Final, final
 
@@ -25,10 +25,11 @@ from ferrule.export.program import (
     ExportedProgram,
     ExportError,
     Kernel,
+    Loop,
     Step,
 )
 from ferrule.export.targets import scheduled
-from ferrule.ir.dtype import DType
+from ferrule.ir.dtype import DType, dtypes
 from ferrule.ir.expr import Expr, ExprOp, Variable, as_expr
 from ferrule.ir.target import Target
 from ferrule.renderer.c.dialect import is_special, literal, memory_type, symbol
@@ -140,7 +141,7 @@ class _Writer:
         """The address of a cell, as a pointer to elements of a dtype."""
         place, kind = self._places[cell.block], memory_type(dtype)
         if place.kind == kind:
-            return _plus(place.text, cell.offset // dtype.itemsize)
+            return _plus(place.text, cell.offset // dtype.itemsize, *_moved(cell, dtype.itemsize))
         const = "" if is_written else "const "
         return f"({const}{kind} *)({self._byte(cell, is_written)})"
 
@@ -148,7 +149,7 @@ class _Writer:
         place = self._places[cell.block]
         const = "" if is_written else "const "
         text = place.text if place.kind == "u8" else f"({const}u8 *){place.text}"
-        return _plus(text, cell.offset)
+        return _plus(text, cell.offset, *_moved(cell, 1))
 
     # -- the files ---------------------------------------------------------------------------------
 
@@ -276,7 +277,7 @@ class _Writer:
 
     def _run(self) -> str:
         upper = self.name.upper()
-        steps = "\n".join(map(self._step, self.program.steps))
+        steps = "\n".join(self._steps(self.program.steps, 0))
         checks: list[str] = []
         for variable, one in self._sizes.items():
             outside = f"{one} < {variable.min} || {one} > {variable.max}"
@@ -313,13 +314,46 @@ class _Writer:
         for number, size in enumerate(self._sizes.values()):
             yield size, f"  const i64 {size} = sizes[{number}];"
 
-    def _step(self, step: Step) -> str:
-        if not isinstance(step, Kernel):
-            to, source = self._byte(step.to, is_written=True), self._byte(step.source, False)
-            return f"  memcpy({to}, {source}, {step.to.nbytes});"
-        function = self.functions[step.name]
-        arguments = ", ".join(self._argument(step, p) for p in function.parameters)
-        return f"  {function.name}({arguments});"
+    def _steps(self, steps: Sequence[Step], depth: int) -> Iterator[str]:
+        """The lines of steps within so many loops."""
+        indent = "  " * (1 + 2 * depth)
+        for step in steps:
+            if isinstance(step, Loop):
+                yield from self._loop(step, depth)
+            elif isinstance(step, Kernel):
+                function = self.functions[step.name]
+                arguments = ", ".join(self._argument(step, p) for p in function.parameters)
+                yield f"{indent}{function.name}({arguments});"
+            else:
+                to, source = self._byte(step.to, True), self._byte(step.source, False)
+                yield f"{indent}memcpy({to}, {source}, {step.to.nbytes});"
+
+    def _loop(self, loop: Loop, depth: int) -> Iterator[str]:
+        trip, trips = f"trip_{depth}", f"trips_{depth}"
+        outer, inner = "  " * (1 + 2 * depth), "  " * (2 + 2 * depth)
+        most = "INT64_MAX" if loop.most is None else self._integer(as_expr(loop.most))
+        yield f"{outer}{{"
+        yield f"{inner}i64 {trip} = 0, {trips} = {most};"
+        if loop.count is not None:
+            count = f"*({self._pointer(loop.count, dtypes.int32, False)})"
+            yield f"{inner}if ({count} < {trips}) {trips} = {count};"
+        if loop.start is not None:
+            yield f"{inner}if (!*({self._pointer(loop.start, dtypes.bool, False)})) {trips} = 0;"
+        yield from (line[2:] for line in self._steps(loop.before, depth + 1))
+        yield f"{inner}while ({trip} < {trips}) {{"
+        yield from self._steps(loop.body, depth + 1)
+        if loop.condition is None:
+            yield f"{inner}  {trip}++;"
+        else:
+            goes_on = f"*({self._pointer(loop.condition, dtypes.bool, False)}) != 0"
+            yield f"{inner}  const bool goes_on = {goes_on};"
+            yield f"{inner}  {trip}++;"
+            yield f"{inner}  if (!goes_on) break;"
+        yield f"{inner}}}"
+        if loop.counted is not None:
+            yield f"{inner}*({self._pointer(loop.counted, dtypes.int32, True)}) = (i32){trip};"
+        yield from (line[2:] for line in self._steps(loop.after, depth + 1))
+        yield f"{outer}}}"
 
     def _argument(self, kernel: Kernel, p: Parameter) -> str:
         if p.is_buffer:
@@ -510,13 +544,28 @@ def _local(name: str) -> str:
     return f"given_{name}"
 
 
-def _plus(text: str, offset: int) -> str:
-    return f"{text} + {offset}" if offset else text
+def _plus(text: str, offset: int, *more: str) -> str:
+    return " + ".join([text, *[str(offset)] * bool(offset), *more])
+
+
+def _moved(cell: Cell, itemsize: int) -> Iterator[str]:
+    """The elements by which a cell is behind its first place in the present trips."""
+    for move in cell.moves:
+        trip, trips = f"trip_{move.depth}", f"trips_{move.depth}"
+        if move.stride:
+            number = f"({trips} - 1 - {trip})" if move.backwards else trip
+            yield f"{number} * {move.stride // itemsize}"
+        if move.other:
+            turn = f"({trip} + {move.phase}) % 2" if move.phase else f"{trip} % 2"
+            yield f"{turn} * {move.other // itemsize}"
 
 
 def _overlap(a: Cell, b: Cell) -> bool:
+    """True if cells may have memory in common; of those that loops move, the block says it."""
     if a.block != b.block:
         return False
+    if a.moves or b.moves:
+        return True
     return a.offset < b.offset + b.nbytes and b.offset < a.offset + a.nbytes
 
 

@@ -10,7 +10,10 @@ from ferrule.autograd.iota import is_numbers
 from ferrule.base.containers import mapped
 from ferrule.base.helpers import round_up
 from ferrule.device import BufferCopy, CompiledASTRunner
-from ferrule.device.runner import RowFunction
+from ferrule.device.loop import LoopStep, Operand
+from ferrule.device.runner import ASTRunner, JITRunner, RowFunction
+from ferrule.engine.loop_runs import Loop as LoopRunner
+from ferrule.engine.loop_runs import LoopParts
 from ferrule.engine.random import streams
 from ferrule.export.program import (
     ALIGNMENT,
@@ -21,25 +24,20 @@ from ferrule.export.program import (
     ExportedProgram,
     ExportError,
     Kernel,
+    Loop,
+    Move,
     Step,
     TensorSpec,
     Value,
+    every_step,
 )
-from ferrule.export.runs import (
-    LoopScratch,
-    Memory,
-    Part,
-    Run,
-    check_runs,
-    unrolled_runs,
-    whole_of,
-)
+from ferrule.export.runs import Memory, Run, check_runs, loop_parts, runs_of, size_of
 from ferrule.fusion.views import dense
 from ferrule.ir.buffer import Buffer
 from ferrule.ir.dtype import DType
 from ferrule.ir.expr import Variable, sint
 from ferrule.ir.lazy import LazyBuffer
-from ferrule.ir.lazyop import MovementOps
+from ferrule.ir.lazyop import LazyOp, MovementOps
 from ferrule.ir.op_table import MOVEMENTS
 from ferrule.ir.shape.view import View
 from ferrule.ir.storage import turn
@@ -142,12 +140,13 @@ class _Builder:
         self._check_aliases(signature)
         self._panels: dict[int, Buffer] = {}
         """The weight of each packed copy, by the serial number of the copy."""
-        self._runs = list(unrolled_runs(replay.batch, packed))
-        check_runs(self._runs)
+        self._packed = packed
+        self._runs = runs_of(replay.batch)
+        check_runs(self._runs, replay.batch.kinds)
         copies = replay.packed if packed else None
         # The first question notes the versions of the weights, the second one packs them.
         if copies is not None and (copies.are_ready() or copies.are_ready()):
-            self._runs = list(unrolled_runs(copies.batch, packed))
+            self._runs = runs_of(copies.batch)
             self._panels = {panel.packed.serial: panel.weight for panel in copies.panels}
         self._changed = {buffer.base.serial for buffer in replay.changed}
         self._named = {
@@ -166,8 +165,6 @@ class _Builder:
         self._scratch: dict[int, int] = {}
         """The first byte of each arena in the scratch block, by serial number."""
         self._scratch_bytes = 0
-        self._loops: dict[LoopScratch, Cell] = {}
-        """The scratch memory of each loop."""
         self._block_of_scratch = self._add(Block(BlockKind.SCRATCH, "", 0))
         self._unused = Cell(self._block_of_scratch, 0, 0)
         """In the place of memory that a kernel takes, but does not use: packed weights."""
@@ -226,10 +223,10 @@ class _Builder:
         replay = self._replay
         kinds = replay.batch.kinds
         written = {
-            whole
+            buffer
             for run in self._runs
             for i, buffer in enumerate(run.buffers)
-            if isinstance(whole := whole_of(buffer), int) and run.runner.access(i)[1]
+            if isinstance(buffer, int) and run.runner.access(i)[1]
         }
         for number, (label, dtype) in enumerate(self._labels):
             _, size, memory_dtype = kinds[number]
@@ -366,14 +363,6 @@ class _Builder:
     def _cell(self, buffer: Memory, is_first_written: bool) -> Cell:
         if isinstance(buffer, int):
             return self._inputs[buffer]
-        if isinstance(buffer, Part):
-            cell = self._cell(buffer.whole, is_first_written)
-            return Cell(cell.block, cell.offset + buffer.start, buffer.nbytes)
-        if isinstance(buffer, LoopScratch):
-            found = self._loops.get(buffer)
-            if found is None:
-                found = self._loops[buffer] = self._new_scratch(buffer.nbytes)
-            return found
         base = buffer.base
         start = self._scratch.get(base.serial)
         if start is None and is_first_written and base.serial not in self._changed:
@@ -384,24 +373,78 @@ class _Builder:
 
     def _step(self, run: Run) -> Step:
         runner = run.runner
-        places = range(len(run.buffers))
-        access = [runner.access(place) for place in places]
+        access = [runner.access(place) for place in range(len(run.buffers))]
         # What a run writes comes first, so that memory it also reads is known to be scratch.
         cells = [
             self._cell(buffer, writes) if reads or writes else self._unused
             for buffer, (reads, writes) in zip(run.buffers, access, strict=True)
         ]
+        size = size_of(run.buffers[0], self._replay.batch.kinds)
+        return self._step_on(runner, cells, size, run.line, run.ast, 0)
+
+    def _step_on(
+        self,
+        runner: JITRunner,
+        cells: Sequence[Cell],
+        size: int,
+        line: str,
+        ast: LazyOp | None,
+        depth: int,
+    ) -> Step:
+        """A run on memory as a step, with so many loops around it; `size` is that of its first
+        buffer."""
         if isinstance(runner, BufferCopy):
             return Copy(cells[0], cells[1])
+        if isinstance(runner, LoopRunner):
+            return self._loop(loop_parts(runner, size, self._packed), cells, line, depth)
         assert isinstance(runner, CompiledASTRunner)
+        access = [runner.access(place) for place in range(len(cells))]
         values: tuple[Value, ...] = (*runner.fixed, *runner.vars)
         # One function of rows is for all sizes.
         name = f"{runner.function}_rows" if isinstance(runner, RowFunction) else runner.name
         return Kernel(
-            *(name, runner, run.ast, tuple(cells), values),
-            reads=frozenset([place for place in places if access[place][0]]),
-            writes=frozenset([place for place in places if access[place][1]]),
-            line=run.line,
+            *(name, runner, ast, tuple(cells), values),
+            reads=frozenset([place for place, (reads, _) in enumerate(access) if reads]),
+            writes=frozenset([place for place, (_, writes) in enumerate(access) if writes]),
+            line=line,
+        )
+
+    def _loop(self, parts: LoopParts, given: Sequence[Cell], line: str, depth: int) -> Loop:
+        """A loop on memory, with so many loops around it."""
+        tables = [
+            Cell(self._outside(one.base), one.byte_offset, one.nbytes) for one in parts.tables
+        ]
+        memory = [*given, self._new_scratch(parts.scratch_bytes), *tables]
+
+        def cell(operand: Operand) -> Cell:
+            stream, whole = operand.stream, memory[operand.stream.buffer]
+            moves = whole.moves
+            if stream.stride or stream.other:
+                move = Move(depth, stream.stride, stream.other, stream.phase, stream.backwards)
+                moves = (*moves, move)
+            start = whole.offset + stream.offset + operand.offset
+            return Cell(whole.block, start, operand.nbytes, moves)
+
+        def steps(some: Sequence[LoopStep]) -> tuple[Step, ...]:
+            found: list[Step] = []
+            for one in some:
+                ast = one.runner.ast if isinstance(one.runner, ASTRunner) else None
+                cells, size = [*map(cell, one.operands)], one.operands[0].size
+                found.append(self._step_on(one.runner, cells, size, line, ast, depth + 1))
+            return tuple(found)
+
+        def at(number: int | None) -> Cell | None:
+            return None if number is None else memory[number]
+
+        return Loop(
+            parts.most,
+            at(parts.count),
+            at(parts.start),
+            None if parts.condition is None else cell(parts.condition),
+            steps(parts.before),
+            steps(parts.body),
+            steps(parts.after),
+            at(parts.counted),
         )
 
     def _leave(self, effect: Effect) -> Iterator[TensorSpec]:
@@ -470,7 +513,7 @@ class _Builder:
         replay = self._replay
         self._add_inputs()
         every = map(self._step, self._runs)
-        steps = [one for one in every if isinstance(one, Kernel) or one.to.nbytes]
+        steps = [one for one in every if not isinstance(one, Copy) or one.to.nbytes]
         effects = [spec for effect in replay.outcome.effects for spec in self._leave(effect)]
         results = [
             self._result(name, self._tensor_at(name, leaf))
@@ -484,14 +527,13 @@ class _Builder:
         )
         scratch = Block(BlockKind.SCRATCH, "", round_up(self._scratch_bytes, ALIGNMENT), None, True)
         self.blocks[self._block_of_scratch] = scratch
-        variables = {
-            value
-            for step in steps
-            if isinstance(step, Kernel)
-            for value in step.values
-            if isinstance(value, Variable)
-        }
+        variables: set[Variable] = set()
         sizes = [s for spec in (*self._tensors, *results) for s in (*spec.shape, *spec.strides)]
+        for step in every_step(steps):
+            if isinstance(step, Kernel):
+                sizes += step.values
+            elif isinstance(step, Loop) and step.most is not None:
+                sizes.append(step.most)
         for size in [*sizes, *replay.limits]:
             found = set() if isinstance(size, int) else size.vars()
             variables |= {one for one in found if isinstance(one, Variable)}

@@ -13,8 +13,11 @@ from ferrule.export.program import (
     ALIGNMENT,
     BlockKind,
     Cell,
+    Copy,
     ExportedProgram,
     Kernel,
+    Loop,
+    Step,
     TensorSpec,
 )
 from ferrule.ir.expr import Variable, as_expr
@@ -67,24 +70,59 @@ class Instance:
         whole = memory[: len(memory) // spec.dtype.itemsize * spec.dtype.itemsize]
         return np.lib.stride_tricks.as_strided(whole.view(spec.dtype.np), shape, strides)
 
-    def _at(self, cell: Cell) -> Array:
-        return self.memory[cell.block][cell.offset : cell.offset + cell.nbytes]
+    def _at(self, cell: Cell, trips: Sequence[tuple[int, int]] = ()) -> Array:
+        start = cell.offset + sum([move.at(*trips[move.depth]) for move in cell.moves])
+        return self.memory[cell.block][start : start + cell.nbytes]
 
     def run(self, values: Mapping[Variable, int] | None = None) -> None:
         """Runs all steps. Raises `ValueError` for values of variables that do not fit."""
         known = values or {}
         program = self.program
         program.check_values(known)
-        for step in program.steps:
-            if not isinstance(step, Kernel):
-                self._at(step.to)[:] = self._at(step.source)
-                continue
-            addresses = [self._at(cell).ctypes.data for cell in step.cells]
-            numbers = [v if isinstance(v, int) else known[v] for v in step.values]
-            table = table_packer(len(addresses) + len(numbers)).pack(*addresses, *numbers)
-            native = step.runner.program
-            extent = _EXTENT(native.extent)(table)
-            _BODY(native.body)(table, 0, extent)
+        self._run(program.steps, known, [])
+
+    def _run(
+        self, steps: Sequence[Step], known: Mapping[Variable, int], trips: list[tuple[int, int]]
+    ) -> None:
+        """Runs steps within loops, in trips of so many."""
+        for step in steps:
+            if isinstance(step, Copy):
+                self._at(step.to, trips)[:] = self._at(step.source, trips)
+            elif isinstance(step, Loop):
+                self._loop(step, known, trips)
+            else:
+                self._kernel(step, known, trips)
+
+    def _kernel(
+        self, step: Kernel, known: Mapping[Variable, int], trips: Sequence[tuple[int, int]]
+    ) -> None:
+        addresses = [self._at(cell, trips).ctypes.data for cell in step.cells]
+        numbers = [v if isinstance(v, int) else known[v] for v in step.values]
+        table = table_packer(len(addresses) + len(numbers)).pack(*addresses, *numbers)
+        native = step.runner.program
+        extent = _EXTENT(native.extent)(table)
+        _BODY(native.body)(table, 0, extent)
+
+    def _loop(
+        self, loop: Loop, known: Mapping[Variable, int], around: list[tuple[int, int]]
+    ) -> None:
+        limits = [] if loop.most is None else [as_expr(loop.most).infer(known)]
+        if loop.count is not None:
+            limits.append(int(self._at(loop.count, around).view(np.int32)[0]))
+        if loop.start is not None and not self._at(loop.start, around)[0]:
+            limits.append(0)
+        trips = max(min(limits), 0) if limits else None
+        trip, last = 0, trips or 0
+        self._run(loop.before, known, [*around, (0, last)])
+        while trips is None or trip < trips:
+            now = [*around, (trip, last)]
+            self._run(loop.body, known, now)
+            trip += 1
+            if loop.condition is not None and not self._at(loop.condition, now)[0]:
+                break
+        if loop.counted is not None:
+            self._at(loop.counted, around).view(np.int32)[0] = trip
+        self._run(loop.after, known, [*around, (trip, last)])
 
 
 def state_bytes(instance: Instance) -> dict[str, bytes]:

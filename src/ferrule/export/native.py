@@ -18,7 +18,6 @@ from ferrule.export.native_code import NativeCode, Variant, Weights
 from ferrule.export.objects import Member, data_object, defined_names, renamed, write_archive
 from ferrule.export.program import (
     ALIGNMENT,
-    Copy,
     ExportedProgram,
     ExportError,
     TensorSpec,
@@ -111,11 +110,7 @@ def native_program(
     for label in dict.fromkeys(targets):
         target, found = _compiled_for(step, label, host, name)
         kernels = []
-        for compiled in found.kernels:
-            if compiled is None:
-                kernels.append("")
-                continue
-            lib, original = compiled
+        for lib, original in found.kernels:
             symbol, _ = objects.setdefault(lib, (f"{shared_name}.k{len(objects)}", original))
             kernels.append(symbol)
         variants.append(Variant(target, found.program, tuple(kernels)))
@@ -149,10 +144,7 @@ def _compiled_for(
     """A target, and the program with its kernels for it."""
     if label == NATIVE:
         program = exported_program(step, name=name)
-        compiled = [
-            None if isinstance(one, Copy) else native_kernel(one, host_compiler())
-            for one in program.steps
-        ]
+        compiled = [native_kernel(one, host_compiler()) for one in program.kernels]
         return host, Retargeted(program, tuple(compiled))
     target = named_cpu(label)
     if target.arch != host.arch:

@@ -9,7 +9,7 @@ gave, so any number of instances run at once.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from string import Template
 from typing import Final, final
 
@@ -21,18 +21,19 @@ from ferrule.export.program import (
     ALIGNMENT,
     BlockKind,
     Cell,
-    Copy,
     ExportedProgram,
-    ExportError,
+    Kernel,
     TensorSpec,
 )
-from ferrule.ir.expr import Expr, ExprOp, Variable, as_expr, sint, toposort
+from ferrule.export.step_code import Lines, StepCode, expression
+from ferrule.ir.expr import Variable, as_expr, sint
 from ferrule.ir.target import Target
 from ferrule.runtime.cpu import native, native_parts
 
 _SLOT: Final = 8
 _VARIANT, _THREADS, _WORKERS, _STATES = 0, 8, 16, 64
 """Places in the header of an instance, in bytes."""
+_RECORD: Final = 32  # bytes of a launch
 MOST_THREADS: Final = 256
 
 _PROCESSORS: Final = {
@@ -44,7 +45,7 @@ _PROCESSORS: Final = {
 @final
 @dataclass(frozen=True)
 class Variant:
-    """The program with kernels for one target; `kernels` has the name of each step's kernel."""
+    """The program with kernels for one target; `kernels` are their names, in the order of steps."""
 
     target: Target
     program: ExportedProgram
@@ -61,86 +62,52 @@ class Weights:
     """The first byte of each memory, by the serial number of its buffer."""
 
 
-class Lines:
-    """A function on its way: lines, with new names for values."""
+@final
+class _Steps(StepCode):
+    """The steps of a run of one set of kernels."""
 
-    def __init__(self) -> None:
-        self.lines: list[str] = []
-        self._count = 0
+    def __init__(
+        self,
+        whole: NativeCode,
+        code: Lines,
+        values: Mapping[Variable, str],
+        bases: Mapping[int, tuple[str, int]],
+        kernels: Iterator[str],
+        threads: str,
+    ) -> None:
+        super().__init__(code, values)
+        self._whole = whole
+        self._bases = bases
+        self._kernels = enumerate(kernels)
+        self._threads = threads
+        """The number of threads; empty if there is one."""
 
-    def value(self, text: str) -> str:
-        """The name of a new value."""
-        self._count += 1
-        name = f"%v{self._count}"
-        self.lines.append(f"  {name} = {text}")
-        return name
+    def first(self, cell: Cell) -> str:
+        """The address of a cell without its moves."""
+        value, offset = self._bases[cell.block]
+        return self.code.at(value, offset + cell.offset)
 
-    def do(self, text: str) -> None:
-        """Adds an instruction without a value."""
-        self.lines.append(f"  {text}")
+    def copy(self, to: str, source: str, nbytes: int) -> None:
+        """Copies bytes between addresses."""
+        self.code.do(f"call ptr @memcpy(ptr {to}, ptr {source}, i64 {nbytes})")
 
-    def at(self, base: str, offset: int) -> str:
-        """An address behind another one."""
-        if not offset:
-            return base
-        return self.value(f"getelementptr i8, ptr {base}, i64 {offset}")
-
-    def leave_if(self, condition: str, error: int) -> None:
-        """Returns the error if the condition holds."""
-        self._count += 1
-        label = f"go{self._count}"
-        self.do(f"br i1 {condition}, label %error{error}, label %{label}")
-        self.lines.append(f"{label}:")
-
-
-_BINARY: Final = {
-    ExprOp.ADD: "add",
-    ExprOp.SUB: "sub",
-    ExprOp.MUL: "mul",
-    ExprOp.TDIV: "sdiv",
-    ExprOp.TMOD: "srem",
-}
-_FLOORED: Final = (ExprOp.IDIV, ExprOp.MOD)
-_EXTREMES: Final = {ExprOp.MIN: "slt", ExprOp.MAX: "sgt"}
-
-
-def expression(code: Lines, node: Expr, values: Mapping[Variable, str]) -> str:
-    """The value of an integer expression of the variables."""
-    names: dict[Expr, str] = {}
-    for one in toposort([node]):
-        inputs = [names[source] for source in one.src]
-        if isinstance(one, Variable):
-            names[one] = values[one]
-        elif one.op is ExprOp.CONST:
-            names[one] = str(int(one.arg))
-        elif one.op in _BINARY:
-            names[one] = code.value(f"{_BINARY[one.op]} i64 {', '.join(inputs)}")
-        elif one.op is ExprOp.NEG:
-            names[one] = code.value(f"sub i64 0, {inputs[0]}")
-        elif one.op in _FLOORED:
-            names[one] = _floored(code, inputs[0], inputs[1], one.op is ExprOp.MOD)
-        elif one.op in _EXTREMES:
-            first = code.value(f"icmp {_EXTREMES[one.op]} i64 {', '.join(inputs)}")
-            names[one] = code.value(f"select i1 {first}, i64 {inputs[0]}, i64 {inputs[1]}")
-        elif one.op is ExprOp.CMPLT:
-            names[one] = code.value(f"icmp slt i64 {', '.join(inputs)}")
-        elif one.op is ExprOp.WHERE:
-            condition, yes, no = inputs
-            names[one] = code.value(f"select i1 {condition}, i64 {yes}, i64 {no}")
-        else:
-            raise ExportError(f"a size is {node}, and exported programs do not compute {one.op}")
-    return names[node]
-
-
-def _floored(code: Lines, a: str, b: str, is_rest: bool) -> str:
-    """The quotient, or the rest, of a division that rounds down, by a positive number."""
-    quotient, left = code.value(f"sdiv i64 {a}, {b}"), code.value(f"srem i64 {a}, {b}")
-    below = code.value(f"icmp slt i64 {left}, 0")
-    if is_rest:
-        more = code.value(f"add i64 {left}, {b}")
-        return code.value(f"select i1 {below}, i64 {more}, i64 {left}")
-    less = code.value(f"sub i64 {quotient}, 1")
-    return code.value(f"select i1 {below}, i64 {less}, i64 {quotient}")
+    def kernel(self, kernel: Kernel) -> None:
+        """Runs a kernel: its addresses and numbers go to the table."""
+        code, (number, name) = self.code, next(self._kernels)
+        for place, cell in enumerate(kernel.cells):
+            address = self.address(cell)
+            code.do(f"store ptr {address}, ptr {code.at('%table', _SLOT * place)}")
+        for place, item in enumerate(kernel.values, start=len(kernel.cells)):
+            text = self.values[item] if isinstance(item, Variable) else str(item)
+            code.do(f"store i64 {text}, ptr {code.at('%table', _SLOT * place)}")
+        if self._threads:
+            record = self._whole.record(code, number)
+            code.do(f'store ptr @"{name}", ptr {record}')
+            code.do(f'store ptr @"{name}.extent", ptr {code.at(record, 8)}')
+            self._whole.launch(code, record, self._threads)
+            return
+        extent = code.value(f'call i64 @"{name}.extent"(ptr %table)')
+        code.do(f'call void @"{name}"(ptr %table, i64 0, i64 {extent})')
 
 
 @final
@@ -162,13 +129,13 @@ class NativeCode:
         header = _STATES + _SLOT * len(shared.states)
         self._launches_at = round_up(header, ALIGNMENT)
         """Records of launches, and before them the pool: see `runtime/cpu/native.py`."""
-        most = max([len(one.program.steps) for one in variants])
+        most = max([len(one.kernels) for one in variants])
         end = self._launches_at
         if threads:
             self._pool_at = end
             self._worker_ids_at = end + 512
             self._records_at = self._worker_ids_at + _SLOT * MOST_THREADS
-            end = self._records_at + 32 * most
+            end = self._records_at + _RECORD * most
         self._state_places: list[int] = []
         for block in shared.states:
             end = round_up(end, ALIGNMENT)
@@ -209,7 +176,7 @@ class NativeCode:
         ]
         if self._threads:
             parts.append(self._thread_functions())
-        kernels = dict.fromkeys([name for one in self._variants for name in one.kernels if name])
+        kernels = dict.fromkeys([name for one in self._variants for name in one.kernels])
         for name in kernels:
             parts.append(f'declare hidden i64 @"{name}.extent"(ptr)')
             parts.append(f'declare hidden void @"{name}"(ptr, i64, i64)')
@@ -238,31 +205,8 @@ class NativeCode:
             code.leave_if(code.value(f"icmp slt i64 {found}, 0"), interface.SIZE)
         mode = code.value("call i32 @default_float_mode()")
         threads = code.value(f"load i64, ptr {code.at('%self', _THREADS)}") if self._threads else ""
-        for step_number, (step, kernel) in enumerate(
-            zip(program.steps, variant.kernels, strict=True)
-        ):
-            if isinstance(step, Copy):
-                to, source = self._cell(code, bases, step.to), self._cell(code, bases, step.source)
-                nbytes = step.to.nbytes
-                code.do(f"call ptr @memcpy(ptr {to}, ptr {source}, i64 {nbytes})")
-                continue
-            for place, cell in enumerate(step.cells):
-                address = self._cell(code, bases, cell)
-                code.do(f"store ptr {address}, ptr {code.at('%table', _SLOT * place)}")
-            for place, item in enumerate(step.values, start=len(step.cells)):
-                text = values[item] if isinstance(item, Variable) else str(item)
-                code.do(f"store i64 {text}, ptr {code.at('%table', _SLOT * place)}")
-            if self._threads:
-                record = code.at("%self", self._records_at + 32 * step_number)
-                code.do(f'store ptr @"{kernel}", ptr {record}')
-                code.do(f'store ptr @"{kernel}.extent", ptr {code.at(record, 8)}')
-                pool = code.at("%self", self._pool_at)
-                code.do(f"store ptr {pool}, ptr {code.at(record, 16)}")
-                launch = f'@"{self._name}.{native.LAUNCH}"'
-                code.do(f"call i64 {launch}(ptr {record}, ptr %table, i64 0, i64 {threads})")
-                continue
-            extent = code.value(f'call i64 @"{kernel}.extent"(ptr %table)')
-            code.do(f'call void @"{kernel}"(ptr %table, i64 0, i64 {extent})')
+        steps = _Steps(self, code, values, bases, iter(variant.kernels), threads)
+        steps.run(program.steps)
         code.do(f"call void @restore_float_mode(i32 {mode})")
         slots = [len(s.cells) + len(s.values) for s in program.kernels]
         name = f'@"{self._name}.run.{number}"'
@@ -273,7 +217,8 @@ class NativeCode:
         body = "\n".join(code.lines)
         return (
             f"\ndefine internal i32 {name}(ptr %self, ptr %tensors, ptr %sizes) nounwind {{\n"
-            f"entry:\n  %table = alloca [{max([1, *slots])} x i64], align 16\n{body}\n"
+            f"entry:\n  %table = alloca [{max([1, *slots])} x i64], align 16\n"
+            f"{steps.slots()}{body}\n"
             f"  ret i32 0\n{chr(10).join(errors)}\n}}\n"
         )
 
@@ -299,9 +244,16 @@ class NativeCode:
                 found[number] = "%self", self._scratch_at
         return found
 
-    def _cell(self, code: Lines, bases: Mapping[int, tuple[str, int]], cell: Cell) -> str:
-        value, offset = bases[cell.block]
-        return code.at(value, offset + cell.offset)
+    def record(self, code: Lines, number: int) -> str:
+        """The record of a launch by threads."""
+        return code.at("%self", self._records_at + _RECORD * number)
+
+    def launch(self, code: Lines, record: str, threads: str) -> None:
+        """Runs the kernel of a record on the table."""
+        pool = code.at("%self", self._pool_at)
+        code.do(f"store ptr {pool}, ptr {code.at(record, 16)}")
+        function = f'@"{self._name}.{native.LAUNCH}"'
+        code.do(f"call i64 {function}(ptr {record}, ptr %table, i64 0, i64 {threads})")
 
     # -- instances -------------------------------------------------------------------------------
 

@@ -13,7 +13,8 @@ A backend reads an `ExportedProgram` in this order:
 3. `variables` are integers that each call is given. Refuse a value outside of the bounds, and
    values with which one of `limits` is negative: a kernel would leave its memory.
 4. `steps` run in order. A `Kernel` takes the address of each of its `cells`, then each of its
-   `values`: a number, or a variable. A `Copy` moves bytes between cells that do not overlap.
+   `values`: a number, or a variable. A `Copy` moves bytes between cells that do not overlap. A
+   `Loop` has steps of its own, and the addresses of their cells move on from trip to trip.
 
 Addresses of blocks are multiples of `ALIGNMENT`. Sizes in bytes are for the largest values of the
 variables, so memory is planned once.
@@ -27,7 +28,8 @@ sort have no tree: they are functions of the rows of an array, written by hand
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from enum import Enum
 from typing import TYPE_CHECKING, Any, Final, TypeAlias, final
 
@@ -80,12 +82,35 @@ class Block:
 
 @final
 @dataclass(frozen=True)
+class Move:
+    """Bytes by which memory is behind its first place in the trips of one of the loops around."""
+
+    depth: int
+    """The number of loops around that loop."""
+    stride: int
+    """The bytes from a trip to the next one."""
+    other: int
+    """The bytes between two memories that take turns."""
+    phase: int
+    """1 if the first trip has the second of these."""
+    backwards: bool
+    """True if the first trip has the last part."""
+
+    def at(self, trip: int, trips: int) -> int:
+        """The bytes in a trip of so many."""
+        number = trips - 1 - trip if self.backwards else trip
+        return self.stride * number + self.other * ((trip + self.phase) & 1)
+
+
+@final
+@dataclass(frozen=True)
 class Cell:
-    """`nbytes` from byte `offset` on in a block, which is given by its number."""
+    """`nbytes` from byte `offset` on in a block, which is given by its number; loops move it."""
 
     block: int
     offset: int
     nbytes: int
+    moves: tuple[Move, ...] = ()
 
 
 @final
@@ -150,7 +175,61 @@ class Copy:
     source: Cell
 
 
-Step: TypeAlias = Kernel | Copy
+@final
+@dataclass(frozen=True)
+class Loop:
+    """Runs its `body` again and again; there is a number of trips, or a condition to go on."""
+
+    most: sint | None
+    """The number of trips, or the largest number; None: any number."""
+    count: Cell | None
+    """An int32 that limits the number of trips, too."""
+    start: Cell | None
+    """A bool: without it there are no trips."""
+    condition: Cell | None
+    """A bool; after a trip in which it is false, there are no more."""
+    before: tuple[Step, ...]
+    """Steps on the memory of the first trip, even if there is none."""
+    body: tuple[Step, ...]
+    after: tuple[Step, ...]
+    """Steps on the memory of the trip that would be next after the last one."""
+    counted: Cell | None
+    """Where the number of trips is written to, as int32, before the steps after them."""
+
+    @property
+    def steps(self) -> tuple[Step, ...]:
+        """All steps."""
+        return (*self.before, *self.body, *self.after)
+
+    @property
+    def cells(self) -> tuple[Cell, ...]:
+        """The memory that the loop itself reads and writes."""
+        every = (self.count, self.start, self.condition, self.counted)
+        return tuple([cell for cell in every if cell is not None])
+
+
+Step: TypeAlias = "Kernel | Copy | Loop"
+
+
+def every_step(steps: Sequence[Step]) -> Iterator[Step]:
+    """The steps in order, those of loops behind their loop."""
+    for step in steps:
+        yield step
+        if isinstance(step, Loop):
+            yield from every_step(step.steps)
+
+
+def with_kernels(steps: Sequence[Step], change: Callable[[Kernel], Kernel]) -> tuple[Step, ...]:
+    """The steps with others in the place of their kernels, which are changed in order."""
+    found: list[Step] = []
+    for step in steps:
+        if isinstance(step, Kernel):
+            step = change(step)
+        elif isinstance(step, Loop):
+            parts = [with_kernels(part, change) for part in (step.before, step.body, step.after)]
+            step = replace(step, before=parts[0], body=parts[1], after=parts[2])
+        found.append(step)
+    return tuple(found)
 
 
 @final
@@ -193,15 +272,15 @@ class ExportedProgram:
     def used_blocks(self) -> frozenset[int]:
         """The blocks that steps use, and all states."""
         used = {number for number, _ in self.of_kind(BlockKind.STATE)}
-        for step in self.steps:
-            cells = step.cells if isinstance(step, Kernel) else (step.to, step.source)
+        for step in every_step(self.steps):
+            cells = (step.to, step.source) if isinstance(step, Copy) else step.cells
             used |= {cell.block for cell in cells if cell.nbytes}
         return frozenset(used)
 
     @property
     def kernels(self) -> list[Kernel]:
-        """The steps that are kernels."""
-        return [step for step in self.steps if isinstance(step, Kernel)]
+        """The steps that are kernels, those of loops too."""
+        return [step for step in every_step(self.steps) if isinstance(step, Kernel)]
 
     @property
     def row_functions(self) -> dict[str, str]:

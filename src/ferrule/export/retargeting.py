@@ -16,7 +16,7 @@ from ferrule.export.program import (
     Cell,
     ExportedProgram,
     Kernel,
-    Step,
+    with_kernels,
 )
 from ferrule.ir.buffer import Buffer
 from ferrule.ir.lazyop import LazyOp
@@ -37,10 +37,10 @@ _Key: TypeAlias = tuple[LazyOp, frozenset[int], tuple[int, ...]]
 @final
 @dataclass(frozen=True)
 class Retargeted:
-    """A program for a target, with the compiled kernel of each step; None for copies."""
+    """A program for a target, and the machine code of its kernels."""
 
     program: ExportedProgram
-    kernels: tuple[CompiledKernel | None, ...]
+    kernels: tuple[CompiledKernel, ...]
 
 
 def retargeted(program: ExportedProgram, target: Target) -> Retargeted:
@@ -70,17 +70,15 @@ class _Retargeting:
 
     def result(self) -> Retargeted:
         """The program for the target."""
-        steps: list[Step] = []
-        kernels: list[CompiledKernel | None] = []
-        for step in self._program.steps:
-            if isinstance(step, Kernel):
-                changed, compiled = self._kernel(step)
-                steps.append(changed)
-                kernels.append(compiled)
-            else:
-                steps.append(step)
-                kernels.append(None)
-        program = replace(self._program, blocks=tuple(self._blocks), steps=tuple(steps))
+        kernels: list[CompiledKernel] = []
+
+        def changed(step: Kernel) -> Kernel:
+            step, compiled = self._kernel(step)
+            kernels.append(compiled)
+            return step
+
+        steps = with_kernels(self._program.steps, changed)
+        program = replace(self._program, blocks=tuple(self._blocks), steps=steps)
         return Retargeted(program, tuple(kernels))
 
     def _kernel(self, step: Kernel) -> tuple[Kernel, CompiledKernel]:
@@ -91,7 +89,7 @@ class _Retargeting:
             [
                 place
                 for place, cell in enumerate(step.cells)
-                if self._blocks[cell.block].kind is BlockKind.CONSTANT
+                if self._blocks[cell.block].kind is BlockKind.CONSTANT and not cell.moves
             ]
         )
         if not is_worth_packing(step.runner, constant):

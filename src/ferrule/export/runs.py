@@ -1,14 +1,14 @@
-"""The runs of a replay one by one, those of loops included, and what they run on."""
+"""The runs of a replay one by one, what they run on, and those that a program cannot have."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any, Final, TypeAlias, final
+from typing import Final, TypeAlias, final
 
 from ferrule.base.records import dataclass
 from ferrule.device import BufferCopy, CompiledASTRunner
-from ferrule.device.runner import ASTRunner, JITRunner
-from ferrule.engine.loop_runs import Loop
+from ferrule.device.runner import JITRunner
+from ferrule.engine.loop_runs import Loop, LoopParts
 from ferrule.export.program import ExportError
 from ferrule.ir.buffer import Buffer
 from ferrule.ir.dtype import DType
@@ -20,31 +20,8 @@ DEVICE: Final = "CPU"
 """The device that exported programs run on."""
 
 
-def whole_of(memory: Memory) -> Buffer | int | LoopScratch:
-    """The memory that a part is of; other memory itself."""
-    return memory.whole if isinstance(memory, Part) else memory
-
-
-@final
-@dataclass(frozen=True, eq=False)
-class LoopScratch:
-    """The scratch memory of one loop."""
-
-    nbytes: int
-
-
-@final
-@dataclass(frozen=True)
-class Part:
-    """`nbytes` of some memory, from byte `start` on."""
-
-    whole: Buffer | int | LoopScratch
-    start: int
-    nbytes: int
-
-
-Memory: TypeAlias = Buffer | int | LoopScratch | Part
-"""A buffer; a number, for an input that each replay has for itself; or a part of one of these."""
+Memory: TypeAlias = Buffer | int
+"""A buffer, or a number, for an input that each replay has for itself."""
 
 
 @final
@@ -58,43 +35,48 @@ class Run:
     ast: LazyOp | None
 
 
-def _size(memory: Memory, kinds: Sequence[tuple[str, int, DType]]) -> int:
-    """The number of elements of a whole buffer; `kinds` are those of the replay's inputs."""
-    assert isinstance(memory, Buffer | int), "a captured run is on whole buffers"
-    return kinds[memory][1] if isinstance(memory, int) else memory.size
+def runs_of(batch: Batch) -> list[Run]:
+    """The runs of a batch."""
+    found = captured_runs(batch)
+    return [Run(one.runner, one.buffers, one.line, one.ast) for one in found]
 
 
-def unrolled_runs(batch: Batch, packed: bool) -> Iterator[Run]:
-    """The runs with the trips of loops one by one, where their number is fixed."""
-    kinds = batch.kinds
-    for found in captured_runs(batch):
-        run = Run(found.runner, found.buffers, found.line, found.ast)
-        loop = None
-        if isinstance(run.runner, Loop):
-            loop = run.runner.unrolled(_size(run.buffers[0], kinds), packed)
-        if loop is None:
-            yield run
-            continue
-        memory: list[Any] = [*run.buffers, LoopScratch(loop.scratch_bytes), *loop.tables]
-        for runner, parts in loop.runs:
-            buffers = [Part(memory[one.buffer], one.start, one.nbytes) for one in parts]
-            ast = runner.ast if isinstance(runner, ASTRunner) else None
-            yield Run(runner, tuple(buffers), run.line, ast)
+def loop_parts(loop: Loop, size: int, packed: bool) -> LoopParts:
+    """What a loop does whose first buffer has so many elements.
+
+    Raises `ExportError` if its kernels are for tensors of any lengths.
+    """
+    found = loop.parts(size, packed)
+    if found is None:
+        raise ExportError(
+            "a loop computes on tensors whose sizes vary without a Variable, and has a plan for "
+            "each size; capture the function on arguments of one shape, or on x[: n.bind(size)]"
+        )
+    return found
 
 
-def _is_step(runner: JITRunner) -> bool:
-    """True if a program can have the run as a step."""
-    is_known = isinstance(runner, CompiledASTRunner | BufferCopy)
-    return runner.device == DEVICE and is_known
+def _others(runner: JITRunner, size: int) -> Iterator[JITRunner]:
+    """What a program cannot have as a step, in a run on a first buffer of so many elements."""
+    if runner.device != DEVICE:
+        yield runner
+    elif isinstance(runner, Loop):
+        for step in loop_parts(runner, size, packed=False).body:
+            yield from _others(step.runner, step.operands[0].size)
+    elif not isinstance(runner, CompiledASTRunner | BufferCopy):
+        yield runner
 
 
-def check_runs(runs: Sequence[Run]) -> None:
+def check_runs(runs: Sequence[Run], kinds: Sequence[tuple[str, int, DType]]) -> None:
     """Raises `ExportError` if there are runs that a program cannot have, and lists them."""
-    others = [run for run in runs if not _is_step(run.runner)]
+    others = [
+        (runner, run.line)
+        for run in runs
+        for runner in _others(run.runner, size_of(run.buffers[0], kinds))
+    ]
     if not others:
         return
-    on_devices = {run.runner.device for run in others} - {DEVICE}
-    listed = [f"{run.runner.name or type(run.runner).__name__} ({run.line})" for run in others]
+    on_devices = {runner.device for runner, _ in others} - {DEVICE}
+    listed = [f"{runner.name or type(runner).__name__} ({line})" for runner, line in others]
     shown = "; ".join(dict.fromkeys(listed))
     if on_devices:
         raise ExportError(
@@ -102,6 +84,11 @@ def check_runs(runs: Sequence[Run]) -> None:
             f"{shown}; move the tensors by x.to({DEVICE!r}) before the capture"
         )
     raise ExportError(
-        f"an exported program has kernels and copies only, and this is something else: {shown}; "
-        "compute it outside of the function, and pass the result"
+        "an exported program has kernels, copies and loops of these only, and this is something "
+        f"else: {shown}; compute it outside of the function, and pass the result"
     )
+
+
+def size_of(memory: Memory, kinds: Sequence[tuple[str, int, DType]]) -> int:
+    """The number of elements of memory; `kinds` are those of the replay's inputs."""
+    return kinds[memory][1] if isinstance(memory, int) else memory.size

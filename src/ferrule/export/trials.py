@@ -22,7 +22,7 @@ from ferrule.codegen.uops import UOp
 from ferrule.export.c import FLAGS, CProgram
 from ferrule.export.interface import Interface
 from ferrule.export.interpret import Instance, aligned
-from ferrule.export.program import ExportedProgram, ExportError, Kernel, TensorSpec
+from ferrule.export.program import ExportedProgram, ExportError, Kernel, TensorSpec, with_kernels
 from ferrule.export.targets import WASM
 from ferrule.export.verify import Array, Run
 from ferrule.export.wasm import WasmProgram
@@ -175,8 +175,7 @@ def _run_of_kernels(
         runner.program = programs[kernel.name]
         return replace(kernel, runner=runner)
 
-    steps = [here(step) if isinstance(step, Kernel) else step for step in program.steps]
-    instance = Instance(replace(program, steps=tuple(steps)))
+    instance = Instance(replace(program, steps=with_kernels(program.steps, here)))
 
     def run(
         arguments: Mapping[str, Array], sizes: Mapping[Variable, int]

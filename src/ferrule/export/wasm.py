@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import struct
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, final
 
@@ -23,12 +23,12 @@ from ferrule.export.program import (
     ExportedProgram,
     ExportError,
     Kernel,
-    Step,
     TensorSpec,
 )
+from ferrule.export.step_code import Lines, StepCode, expression
 from ferrule.export.targets import WASM, scheduled
 from ferrule.export.wasm_object import Segment, WasmObject
-from ferrule.ir.expr import Expr, ExprOp, Variable
+from ferrule.ir.expr import Variable, as_expr
 from ferrule.renderer.llvm.ir import LLVMRenderer
 from ferrule.runtime.cpu import native_sort
 from ferrule.runtime.cpu.llvm import compile_wasm
@@ -80,14 +80,12 @@ class _Module:
         renderer = LLVMRenderer(WASM)
         sources = [renderer.render(name, uops) for name, uops in kernels.items()]
         sources += [native_sort.module(rows, name) for name, rows in program.row_functions.items()]
-        self._count = 0
         # The sizes of the tables are known before their contents, the addresses, are.
-        tables = [_SLOT_BYTES * _slots(step) for step in program.steps]
         place = self.stack_bytes
         self.tables: list[int] = []
-        for size in tables:
+        for kernel in program.kernels:
             self.tables.append(place)
-            place += size
+            place += _SLOT_BYTES * (len(kernel.cells) + len(kernel.values))
         self.addresses: list[int] = []
         for block in program.blocks:
             place = round_up(place, ALIGNMENT)
@@ -113,18 +111,18 @@ class _Module:
             customs={"ferrule": json.dumps(self._description()).encode()},
         )
 
-    def _address(self, cell: Cell) -> int:
+    def address(self, cell: Cell) -> int:
+        """The address of a cell without its moves."""
         return self.addresses[cell.block] + cell.offset
 
     # -- memory ------------------------------------------------------------------------------------
 
     def _segments(self) -> Iterator[Segment]:
-        for step, address in zip(self.program.steps, self.tables, strict=True):
-            if isinstance(step, Kernel):
-                cells = [self._address(cell) for cell in step.cells]
-                values = [value if isinstance(value, int) else 0 for value in step.values]
-                slots = [*cells, *values]
-                yield Segment(address, struct.pack(f"<{len(slots)}q", *slots))
+        for kernel, address in zip(self.program.kernels, self.tables, strict=True):
+            cells = [self.address(cell) for cell in kernel.cells]
+            values = [value if isinstance(value, int) else 0 for value in kernel.values]
+            slots = [*cells, *values]
+            yield Segment(address, struct.pack(f"<{len(slots)}q", *slots))
         for number in sorted(self.program.used_blocks):
             address, contents = self.addresses[number], self.program.blocks[number].contents
             if contents is not None and contents.any():
@@ -149,7 +147,7 @@ class _Module:
             "shape": [size_data(size, names) for size in spec.shape],
             "strides": [size_data(step, names) for step in spec.strides],
             "changed": self.program.blocks[spec.cell.block].is_written,
-            "address": self._address(spec.cell),
+            "address": self.address(spec.cell),
             "length": spec.cell.nbytes // spec.dtype.itemsize,
         }
 
@@ -157,99 +155,66 @@ class _Module:
 
     def _run(self) -> str:
         """The function that does all steps, in LLVM IR."""
-        lines: list[str] = []
-        for variable in self.program.variables:
-            lines += self._refuse_outside(variable)
-        for spare in self.program.limits:
-            value = self._integer(spare, lines)
-            lines += self._leave_if(f"icmp slt i64 {value}, 0")
-        for step, table in zip(self.program.steps, self.tables, strict=True):
-            lines += self._step(step, table)
-        names = {step.name for step in self.program.steps if isinstance(step, Kernel)}
-        declared = [
-            line
-            for name in sorted(names)
-            for line in (
-                f'declare void @"{name}"(ptr, i64, i64)',
-                f'declare i64 @"{name}.extent"(ptr)',
-            )
-        ]
-        given = ", ".join(f"i32 %given.{n}" for n in range(len(self.program.variables)))
-        widened = [
-            f"%value.{n} = sext i32 %given.{n} to i64" for n in range(len(self.program.variables))
-        ]
-        head = f'define i32 @"{_RUN}"({given}) {{'
-        body = [f"  {line}" for line in (*widened, *lines, "ret i32 0")]
-        refused = ["refused:", "  ret i32 1"] if self._checks else []
-        copy = "declare void @llvm.memcpy.p0.p0.i32(ptr, ptr, i32, i1)"
-        return "\n".join([*declared, copy, head, *body, *refused, "}"]) + "\n"
+        code, program = Lines(), self.program
+        given, values = [], {}
+        for number, variable in enumerate(program.variables):
+            given.append(f"i32 %given{number}")
+            value = values[variable] = code.value(f"sext i32 %given{number} to i64")
+            for comparison, bound in (("slt", variable.min), ("sgt", variable.max)):
+                code.leave_if(code.value(f"icmp {comparison} i64 {value}, {bound}"), _REFUSED)
+        for spare in program.limits:
+            found = expression(code, as_expr(spare), values)
+            code.leave_if(code.value(f"icmp slt i64 {found}, 0"), _REFUSED)
+        steps = _Steps(self, code, values)
+        steps.run(program.steps)
+        declared = ["declare void @llvm.memcpy.p0.p0.i32(ptr, ptr, i32, i1)"]
+        for name in sorted({kernel.name for kernel in program.kernels}):
+            declared.append(f'declare void @"{name}"(ptr, i64, i64)')
+            declared.append(f'declare i64 @"{name}.extent"(ptr)')
+        head = f'define i32 @"{_RUN}"({", ".join(given)}) {{\nentry:\n{steps.slots()}'
+        refused = f"error{_REFUSED}:\n  ret i32 {_REFUSED}\n"
+        body = "\n".join([*code.lines, "  ret i32 0"])
+        return "\n".join([*declared, head]) + f"{body}\n{refused}}}\n"
 
-    @property
-    def _checks(self) -> bool:
-        return bool(self.program.variables or self.program.limits)
 
-    def _value(self, variable: Variable) -> str:
-        return f"%value.{self.program.variables.index(variable)}"
+@final
+class _Steps(StepCode):
+    """The steps of a run, each kernel with a table of its own in memory."""
 
-    def _refuse_outside(self, variable: Variable) -> Iterator[str]:
-        for comparison, bound in (("slt", variable.min), ("sgt", variable.max)):
-            yield from self._leave_if(f"icmp {comparison} i64 {self._value(variable)}, {bound}")
+    def __init__(self, module: _Module, code: Lines, values: Mapping[Variable, str]) -> None:
+        super().__init__(code, values)
+        self._module = module
+        self._tables = iter(module.tables)
 
-    def _leave_if(self, condition: str) -> list[str]:
-        self._count += 1
-        name = f"check.{self._count}"
-        return [
-            f"%{name} = {condition}",
-            f"br i1 %{name}, label %refused, label %{name}.passed",
-            f"{name}.passed:",
-        ]
+    def first(self, cell: Cell) -> str:
+        """The address of a cell without its moves."""
+        return _pointer(self._module.address(cell))
 
-    def _integer(self, e: Expr, lines: list[str]) -> str:
-        """The value of an expression of the variables."""
-        if e.op is ExprOp.CONST:
-            return str(e.arg)
-        if isinstance(e, Variable):
-            return self._value(e)
-        if e.op not in _INTEGERS:
-            raise ExportError(f"{e}: the format wasm has no {e.op.name} of sizes")
-        operands = [self._integer(s, lines) for s in e.src]
-        self._count += 1
-        name = f"%size.{self._count}"
-        if e.op is ExprOp.NEG:
-            operands = ["0", *operands]
-        lines.append(f"{name} = {_INTEGERS[e.op]} i64 {', '.join(operands)}")
-        return name
+    def copy(self, to: str, source: str, nbytes: int) -> None:
+        """Copies bytes between addresses."""
+        operands = f"ptr {to}, ptr {source}, i32 {nbytes}, i1 false"
+        self.code.do(f"call void @llvm.memcpy.p0.p0.i32({operands})")
 
-    def _step(self, step: Step, table: int) -> Iterator[str]:
-        if not isinstance(step, Kernel):
-            to, source = (_pointer(self._address(cell)) for cell in (step.to, step.source))
-            size = f"i32 {step.to.nbytes}"
-            yield f"call void @llvm.memcpy.p0.p0.i32({to}, {source}, {size}, i1 false)"
-            return
-        for number, value in enumerate(step.values, len(step.cells)):
+    def kernel(self, kernel: Kernel) -> None:
+        """Runs a kernel: what is not the same in each call goes to its table."""
+        code, table = self.code, next(self._tables)
+        for number, cell in enumerate(kernel.cells):
+            if cell.moves:
+                slot = _pointer(table + _SLOT_BYTES * number)
+                code.do(f"store ptr {self.address(cell)}, ptr {slot}")
+        for number, value in enumerate(kernel.values, len(kernel.cells)):
             if isinstance(value, Variable):
                 slot = _pointer(table + _SLOT_BYTES * number)
-                yield f"store i64 {self._value(value)}, {slot}"
-        self._count += 1
-        chunks = f"%chunks.{self._count}"
-        yield f'{chunks} = call i64 @"{step.name}.extent"({_pointer(table)})'
-        yield f'call void @"{step.name}"({_pointer(table)}, i64 0, i64 {chunks})'
+                code.do(f"store i64 {self.values[value]}, ptr {slot}")
+        chunks = code.value(f'call i64 @"{kernel.name}.extent"(ptr {_pointer(table)})')
+        code.do(f'call void @"{kernel.name}"(ptr {_pointer(table)}, i64 0, i64 {chunks})')
 
 
-_INTEGERS: Final = {
-    ExprOp.ADD: "add",
-    ExprOp.SUB: "sub",
-    ExprOp.MUL: "mul",
-    ExprOp.NEG: "sub",
-}
+_REFUSED: Final = 1  # what the run gives for sizes that do not fit
 
 
 def _pointer(address: int) -> str:
-    return f"ptr inttoptr (i32 {address} to ptr)"
-
-
-def _slots(step: Step) -> int:
-    return len(step.cells) + len(step.values) if isinstance(step, Kernel) else 0
+    return f"inttoptr (i32 {address} to ptr)"
 
 
 def _local_bytes(uops: Sequence[UOp]) -> int:
