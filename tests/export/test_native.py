@@ -24,25 +24,16 @@ from ferrule.export.retargeting import retargeted
 from ferrule.ir.target import named_cpu
 from ferrule.runtime.cpu import elf
 from ferrule.runtime.cpu.llvm import host_compiler
-from tests.export.programs import PROGRAMS, rand
+from tests.export.programs import PROGRAMS, Net, lengths, rand
 
 COMPILERS = [name for name in ("gcc", "clang") if shutil.which(name)]
 needs_gcc = pytest.mark.skipif("gcc" not in COMPILERS, reason="gcc is not installed")
 
 
-class Net:
-    def __init__(self) -> None:
-        self.c1 = nn.Conv2d(1, 8, 3, padding=1)
-        self.l1 = nn.Linear(8 * 7 * 7, 10)
-
-    def __call__(self, x: Tensor) -> Tensor:
-        return self.l1(self.c1(x).relu().max_pool2d(4).flatten(1))
-
-
 @pytest.fixture(scope="module")
 def classify() -> TinyJit[Tensor]:
     Tensor.manual_seed(0)
-    net = Net()
+    net = Net(28)
     for parameter in nn.state.get_parameters(net):
         parameter.requires_grad = False
 
@@ -97,7 +88,27 @@ def test_the_loader_gives_the_replays_bits(classify: TinyJit[Tensor], tmp_path: 
     x = rand(16, 1, 28, 28, seed=5)
     program = module_at(tmp_path / "digits.py").Digits()
     assert program(x).tobytes() == classify(Tensor(x)).numpy().tobytes()
-    assert len((tmp_path / "digits.py").read_text().splitlines()) < 90
+    assert len((tmp_path / "digits.py").read_text().splitlines()) < 80
+
+
+def test_the_loader_says_what_does_not_fit(tmp_path: Path) -> None:
+    lengths().export(tmp_path / "total.so")
+    kind = module_at(tmp_path / "total.py").Total
+    total, x = kind(), rand(4, 8)
+    wrong = [
+        (TypeError, r"total takes \['x'\] and sizes \{'n': \[1, 10\]\}", (), {"n": 4}),
+        (TypeError, "total takes", (x,), {}),
+        (ValueError, "n is 0, not from 1 to 10", (x,), {"n": 0}),
+        (ValueError, r"x has the shape \(4, 8\), and not \(5, 8\)", (x,), {"n": 5}),
+        (TypeError, "x has the dtype complex64", (x.astype(np.complex64),), {"n": 4}),
+    ]
+    for error, text, arguments, sizes in wrong:
+        with pytest.raises(error, match=text):
+            total(*arguments, **sizes)
+    assert total(x.astype(np.float64), n=4)[0].shape == (4, 3)
+    assert total(x.tolist(), n=4)[1].shape == (3,)
+    with pytest.raises(OSError, match=r"absent\.so"):
+        kind(tmp_path / "absent.so")
 
 
 @pytest.mark.parametrize("name", PROGRAMS)
@@ -313,7 +324,7 @@ def test_an_archive_shows_others_its_interface_alone(
     lines = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True)
     defined = {line.split()[-1] for line in lines.stdout.splitlines()}
     ends = "create destroy run_tensors reset state set_state describe target"
-    ends += " interface_version error_string"
+    ends += " interface_version error_string about"
     assert {name for name in defined if "digits" in name} == {
         f"digits_{end}" for end in ends.split()
     }
@@ -357,7 +368,7 @@ int main(void) {
 @needs_gcc
 def test_a_training_step_in_c_loses_the_same_losses(tmp_path: Path) -> None:
     Tensor.manual_seed(0)
-    net = Net()
+    net = Net(28)
     optimizer = nn.optim.Adam(nn.state.get_parameters(net), lr=1e-3)
 
     @TinyJit

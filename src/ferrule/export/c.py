@@ -156,7 +156,7 @@ class _Writer:
     def header(self) -> str:
         lanes = self.target.vector_bytes
         what = f"Standard C11, whose kernels are made for vectors of {lanes} bytes."
-        text = header(self.shared, what, threads=False)
+        text = header(self.shared, what)
         if not self.in_file:
             return text
         create = f"int32_t {self.name}_create({self.name} **place);"

@@ -90,6 +90,10 @@ define i32 @${NAME}_interface_version() nounwind {
   ret i32 $VERSION
 }
 
+define ptr @${NAME}_about() nounwind {
+  ret ptr $ABOUT
+}
+
 define ptr @${NAME}_error_string(i32 %error) nounwind {
 entry:
   %known = icmp ult i32 %error, $N_ERRORS

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from ast import literal_eval
 from collections.abc import Sequence
@@ -80,7 +81,7 @@ uint32_t ${NAME}_interface_version(void);
 const char *${NAME}_error_string(int32_t error);
 /* The instruction set whose kernels were chosen for this processor. */
 const char *${NAME}_target(const $NAME *instance);
-$THREADS
+$MORE
 $STATES/* Runs the program.
 $TENSORS */
 static inline int32_t ${NAME}_run($PARAMETERS) {
@@ -101,8 +102,14 @@ int32_t ${NAME}_set_threads($NAME *instance, int32_t threads);
 """
 
 
-def header(shared: Interface, what: str, threads: bool) -> str:
-    """The text of the header."""
+_ABOUT: Final = """
+/* What the program takes and gives, as JSON for the loader in Python. */
+const char *${NAME}_about(void);
+"""
+
+
+def header(shared: Interface, what: str, threads: bool = False, has_about: bool = False) -> str:
+    """The text of the header; a library may have functions for threads, and one for a loader."""
     name, upper = shared.name, shared.name.upper()
     program = shared.program
     codes = zip(ERROR_NAMES, ERRORS.items(), strict=True)
@@ -131,7 +138,7 @@ def header(shared: Interface, what: str, threads: bool) -> str:
         VERSION=VERSION,
         WHAT=what,
         ERRORS="\n".join(errors),
-        THREADS=Template(_THREADS).substitute(NAME=name) if threads else "",
+        MORE=Template(_THREADS * threads + _ABOUT * has_about).substitute(NAME=name),
         STATES=listed,
         TENSORS="\n".join(lines) or "   It has neither arguments nor results.",
         PARAMETERS=", ".join(parameters),
@@ -169,132 +176,133 @@ _LOADER: Final = '''\
 """$NAME: runs $FILE, a program exported by ferrule. It needs NumPy alone."""
 
 import ctypes
+import json
 from pathlib import Path
 
 import numpy as np
 
-# Of each tensor: name, dtype, place, first byte, bytes of its memory, shape and strides.
-ARGUMENTS = [$ARGUMENTS]
-CHANGED = $CHANGED
-RESULTS = [$RESULTS]
-STATES = [$STATES]
-SIZES = $SIZES
-
 
 class $CLASS:
-    "An instance of the program."
+    "An instance: a function of arrays, with sizes as keywords. `about` says what it takes."
 
-    _instance = None
+    _library = None
 
     def __init__(self, path=Path(__file__).with_name($FILE_TEXT)):
         self._library, self._instance = ctypes.CDLL(str(path)), ctypes.c_void_p()
-        for function in (self._library.${NAME}_error_string, self._library.${NAME}_state):
-            function.restype = ctypes.c_void_p
-        self._check(self._library.${NAME}_create(ctypes.byref(self._instance)))
+        self.about = json.loads(self._call(ctypes.c_char_p, "about"))
+        self._run("create", ctypes.byref(self._instance))
+
+    def __call__(self, *arguments, **sizes):
+        known, taken = self.about["sizes"], self.about["arguments"]
+        if len(arguments) != len(taken) or sizes.keys() != known.keys():
+            raise TypeError(f"$NAME takes {[row['name'] for row in taken]} and sizes {known}")
+        for name, (low, high) in known.items():
+            if not low <= sizes[name] <= high:
+                raise ValueError(f"{name} is {sizes[name]}, not from {low} to {high}")
+        memory = [np.zeros(nbytes, np.uint8) for nbytes in self.about["memory"]]
+        rooms = [_array(row, memory, sizes) for row in taken]
+        for row, room, argument in zip(taken, rooms, arguments):
+            given = np.asarray(argument, getattr(argument, "dtype", room.dtype))
+            if given.shape != room.shape:
+                raise ValueError(f"{row['name']} has the shape {given.shape}, and not {room.shape}")
+            if not np.can_cast(given.dtype, room.dtype, "same_kind"):
+                raise TypeError(f"{row['name']} has the dtype {given.dtype}, and not {room.dtype}")
+            room[...] = given
+        tensors = (ctypes.c_void_p * len(memory))(*[one.ctypes.data for one in memory])
+        numbers = (ctypes.c_int64 * len(sizes))(*[sizes[name] for name in known])
+        self._run("run_tensors", self._instance, tensors, numbers)
+        for row, room, argument in zip(taken, rooms, arguments):
+            if row["changed"] and isinstance(argument, np.ndarray):
+                argument[...] = room
+        memory += [np.array(one) for one in self._memory()]
+        results = [_array(row, memory, sizes) for row in self.about["results"]]
+        return eval(self.about["template"], {"r": results})
 
     @property
     def states(self):
         "The states by name: arrays in the memory of the instance, which they keep alive."
-        return {row[0]: _array(row, self._memory()[::-1], {}) for row in STATES}
-
-    def _check(self, error):
-        if error:
-            text = self._library.${NAME}_error_string(error)
-            raise RuntimeError(f"$NAME: {ctypes.string_at(text).decode()}")
+        memory, largest = self._memory(), self.about["largest"]
+        return {row["name"]: _array(row, memory, largest) for row in self.about["states"]}
 
     def _memory(self):
-        found = [self._library.${NAME}_state(self._instance, n) for n in range(len(STATES))]
-        memory = [(ctypes.c_uint8 * row[4]).from_address(a) for a, row in zip(found, STATES)]
-        for one in memory:
-            one.program = self
-        return [np.frombuffer(one, np.uint8) for one in memory]
+        memory = []
+        for number, row in enumerate(self.about["states"]):
+            address = self._call(ctypes.c_void_p, "state", self._instance, number)
+            memory.insert(0, (ctypes.c_uint8 * row["nbytes"]).from_address(address))
+            memory[0].program = self
+        return memory
 
-    def __call__(self, *arguments, **sizes):
-        "The results of the program on arrays; its sizes are keywords."
-        if len(arguments) != len(ARGUMENTS) or sizes.keys() != SIZES.keys():
-            names = [row[0] for row in ARGUMENTS]
-            raise TypeError(f"$NAME takes {names} and the sizes {[*SIZES]}")
-        for name, (low, high) in SIZES.items():
-            if not low <= sizes[name] <= high:
-                raise ValueError(f"{name} is {sizes[name]}, not from {low} to {high}")
-        memory = [np.zeros(nbytes, np.uint8) for nbytes in $MEMORY]
-        for row, argument in zip(ARGUMENTS, arguments):
-            room = _array(row, memory, sizes)
-            # Numbers of Python have no dtype yet.
-            given = np.asarray(argument, None if hasattr(argument, "dtype") else row[1])
-            if given.shape != room.shape:
-                raise ValueError(f"{row[0]} has the shape {given.shape}, and not {room.shape}")
-            if not np.can_cast(given.dtype, room.dtype, "same_kind"):
-                raise TypeError(f"{row[0]} has the dtype {given.dtype}, and not {room.dtype}")
-            room[...] = given
-        pointers = (ctypes.c_void_p * $N_POINTERS)(*[part.ctypes.data for part in memory])
-        numbers = (ctypes.c_int64 * $N_SIZES)(*[sizes[name] for name in SIZES])
-        self._check(self._library.${NAME}_run_tensors(self._instance, pointers, numbers))
-        for row, argument in zip(ARGUMENTS, arguments):
-            if row[0] in CHANGED and isinstance(argument, np.ndarray):
-                argument[...] = _array(row, memory, sizes)
-        states = [part.copy() for part in self._memory()]
-        r = [_array(row, [*memory, *states[::-1]], sizes) for row in RESULTS]
-        return $TEMPLATE
+    def _call(self, kind, name, *arguments):
+        function = self._library[f"${NAME}_{name}"]
+        function.restype = kind
+        return function(*arguments)
+
+    def _run(self, name, *arguments):
+        if error := self._call(ctypes.c_int32, name, *arguments):
+            text = self._call(ctypes.c_char_p, "error_string", error).decode()
+            raise RuntimeError(f"$NAME: {text}")
 
     def __del__(self):
-        if self._instance:
-            self._library.${NAME}_destroy(self._instance)
+        if self._library:
+            self._call(None, "destroy", self._instance)
 
 
 def _array(row, memory, sizes):
-    _, dtype, place, start, _, layout = row
-    shape, strides = layout(**sizes)
-    apart = [step * np.dtype(dtype).itemsize for step in strides]
-    return np.ndarray(shape, dtype, memory[place], start, apart)
+    shape, strides = eval(row["layout"], {}, sizes)
+    return np.ndarray(shape, row["dtype"], memory[row["place"]], row["offset"], strides)
 '''
 
 
 def loader(shared: Interface, file: str) -> str:
     """The text of a module of Python that loads the library and runs it."""
-    program = shared.program
-    nbytes = [program.blocks[one.block].nbytes for one in shared.parameters]
-    pairs = zip(shared.sizes, program.variables, strict=True)
-    bounds = {name: (variable.min, variable.max) for name, variable in pairs}
-    rows = [
-        "".join([f"\n    {_row(shared, one)}," for one in specs]) + ("\n" if specs else "")
-        for specs in (program.arguments, program.results, shared.state_specs)
-    ]
     return Template(_LOADER).substitute(
         NAME=shared.name,
         CLASS="".join([part.capitalize() for part in shared.name.split("_")]) or "Program",
         FILE=file,
         FILE_TEXT=repr(file),
-        ARGUMENTS=rows[0],
-        RESULTS=rows[1],
-        STATES=rows[2],
-        CHANGED=repr([spec.name for spec in program.changed]),
-        SIZES=repr(bounds),
-        MEMORY=repr(nbytes),
-        N_POINTERS=max(len(nbytes), 1),
-        N_SIZES=max(len(shared.sizes), 1),
-        TEMPLATE=_template_text(program.template),
     )
 
 
-def _row(shared: Interface, spec: TensorSpec) -> str:
-    names = dict(zip(shared.program.variables, shared.sizes, strict=True))
-    given = ", ".join([f"{name}={variable.max}" for variable, name in names.items()])
+def about(shared: Interface) -> str:
+    """The program as JSON: what a loader in Python has to know, with expressions of Python."""
+    program = shared.program
+    bounds = zip(shared.sizes, program.variables, strict=True)
+    sizes = {name: (variable.min, variable.max) for name, variable in bounds}
+    return json.dumps(
+        {
+            "arguments": [_row(shared, spec) for spec in program.arguments],
+            "results": [_row(shared, spec) for spec in program.results],
+            "states": [_row(shared, spec) for spec in shared.state_specs],
+            "sizes": sizes,
+            "largest": {name: high for name, (_, high) in sizes.items()},
+            "memory": [program.blocks[one.block].nbytes for one in shared.parameters],
+            "template": _template_text(program.template),
+        }
+    )
+
+
+def _row(shared: Interface, spec: TensorSpec) -> dict[str, Any]:
+    """A tensor; its layout is the shape, and the strides in bytes, with the names of sizes."""
     renamed: dict[Expr, Expr] = {
-        one: Variable(name, one.min, one.max) for one, name in names.items()
+        one: Variable(name, one.min, one.max)
+        for one, name in zip(shared.program.variables, shared.sizes, strict=True)
     }
 
     def listed(sizes: Sequence[sint]) -> str:
-        texts = [str(as_expr(size).substitute(renamed)) for size in sizes]
-        return f"({', '.join(texts)}{',' * (len(texts) == 1)})"
+        texts = [f"{as_expr(size).substitute(renamed)}, " for size in sizes]
+        return f"({''.join(texts).strip()})"
 
-    layout = f"lambda {given}: ({listed(spec.shape)}, {listed(spec.strides)})"
-    place, nbytes = (
-        shared.place_of_block[spec.cell.block],
-        shared.program.blocks[spec.cell.block].nbytes,
-    )
-    dtype = numpy_name(spec)
-    return f"({spec.name!r}, {dtype!r}, {place}, {spec.cell.offset}, {nbytes}, {layout})"
+    block = shared.program.blocks[spec.cell.block]
+    steps = [step * spec.dtype.itemsize for step in spec.strides]
+    return {
+        "name": spec.name,
+        "dtype": numpy_name(spec),
+        "layout": f"{listed(spec.shape)}, {listed(steps)}",
+        "offset": spec.cell.offset,
+        "place": shared.place_of_block[spec.cell.block],
+        "nbytes": block.nbytes,
+        "changed": block.is_written,
+    }
 
 
 def numpy_name(spec: TensorSpec) -> str:

@@ -65,7 +65,7 @@ class NativeProgram:
         """The header in C."""
         names = ", ".join([variant.target.name for variant in self.variants])
         what = f"Its kernels are for {names}."
-        return header.header(self.interface, what, self.threads)
+        return header.header(self.interface, what, self.threads, has_about=True)
 
     def loader(self, file: str) -> str:
         """The loader in Python."""
@@ -120,7 +120,7 @@ def native_program(
             one.name for one in shared.parameters
         ], "programs of one replay have the same pointers"
     weights, blob = _weights([one.program for one in variants], f"{shared.name}_weights")
-    code = NativeCode(shared, variants, weights, threads)
+    code = NativeCode(shared, variants, weights, header.about(shared), threads)
     base = CPUCompiler(named_cpu("sse2" if host.arch == "x86-64" else "neon"))
     made = [base.compile_cached(str(code))]
     if threads:

@@ -115,12 +115,18 @@ class NativeCode:
     """The functions of the interface of one program, as LLVM IR text: `str()` of it."""
 
     def __init__(
-        self, shared: Interface, variants: Sequence[Variant], weights: Weights, threads: bool
+        self,
+        shared: Interface,
+        variants: Sequence[Variant],
+        weights: Weights,
+        about: str,
+        threads: bool,
     ) -> None:
         self._interface = shared
         self._name = shared.name
         self._variants = variants
         self._weights = weights
+        self._about = about
         self._threads = threads
         self._constants: list[str] = []
         self._texts: dict[str, str] = {}
@@ -150,7 +156,7 @@ class NativeCode:
     def exported(self) -> list[str]:
         """The names of the functions of the interface."""
         ends = "create destroy run_tensors reset state set_state describe target"
-        ends += " interface_version error_string" + " set_threads" * self._threads
+        ends += " interface_version error_string about" + " set_threads" * self._threads
         return [f"{self._name}_{end}" for end in ends.split()]
 
     @property
@@ -362,6 +368,7 @@ class NativeCode:
             VERSION=interface.VERSION,
             N_ERRORS=len(interface.ERRORS),
             UNKNOWN=self._text("an unknown error"),
+            ABOUT=self._text(self._about),
             NULL=interface.NULL_POINTER,
             STOP="call void @stop_threads(ptr %self)" if self._threads else "",
         )
