@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import os
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, TypeAlias, final
 
@@ -248,6 +248,17 @@ def export(
         raise ExportError("a captured function calls export, and replays would not: call it after")
     path = Path(path)
     kind = path.suffix.removeprefix(".") if format is None else format
+    write = _writer(kind, options)
+    # Other programs may use files of these names now: new ones take their places at the end.
+    with tempfile.TemporaryDirectory(prefix=".export-", dir=path.parent) as folder:
+        written = write(step, Path(folder) / path.name, name or path.stem, **options)
+        files = _put(written.files, path)
+    nbytes = sum([file.stat().st_size for file in files])
+    return Exported(kind, files, nbytes, written.steps, written.verified)
+
+
+def _writer(kind: str, options: Mapping[str, Any]) -> Write:
+    """The function of a format, which takes these options."""
     if kind not in FORMATS:
         known = ", ".join(FORMATS)
         raise ExportError(f"no format is called {kind!r}; there are {known}: export(path, format)")
@@ -257,19 +268,20 @@ def export(
         if option not in known_options and "options" not in known_options:
             names = ", ".join([*known_options][3:]) or "none"
             raise TypeError(f"the format {kind!r} has no option {option!r}; it has {names}")
-    # Other programs may use files of these names now: new ones take their places at the end.
-    with tempfile.TemporaryDirectory(prefix=".export-", dir=path.parent) as folder:
-        written = write(step, Path(folder) / path.name, name or path.stem, **options)
-        files = [path.with_name(file.name) for file in written.files]
-        if len(set(files)) < len(files):
-            raise ExportError(f"{path} is the name of the header or the loader, too: take another")
-        for file in files:
-            if file.exists() and not _is_an_export(file, path):
-                raise ExportError(
-                    f"{file} is there, and is no part of an exported program: move it, or export "
-                    "under another name"
-                )
-        for made, file in zip(written.files, files, strict=True):
-            made.replace(file)
-    nbytes = sum([file.stat().st_size for file in files])
-    return Exported(kind, tuple(files), nbytes, written.steps, written.verified)
+    return write
+
+
+def _put(written: Sequence[Path], main: Path) -> tuple[Path, ...]:
+    """Moves files to the main one's folder, where they replace only those of earlier exports."""
+    files = [main.with_name(file.name) for file in written]
+    if len(set(files)) < len(files):
+        raise ExportError(f"{main} is the name of the header or the loader, too: take another")
+    for file in files:
+        if file.exists() and not _is_an_export(file, main):
+            raise ExportError(
+                f"{file} is there, and is no part of an exported program: move it, or export "
+                "under another name"
+            )
+    for made, file in zip(written, files, strict=True):
+        made.replace(file)
+    return tuple(files)
