@@ -21,12 +21,12 @@ class LoopError(RuntimeError):
 
 @final
 class Placeholder(JITRunner):
-    """Stands for a value of one trip while the body is traced. It cannot run."""
+    """Stands for a value while a function is traced. It cannot run: that raises the error."""
 
-    name = "a value of one trip"
-
-    def __init__(self, what: str) -> None:
-        self.what = what
+    def __init__(self, name: str, error: type[Exception], text: str) -> None:
+        self.name = name
+        self.error = error
+        self.text = text
 
     def __call__(
         self,
@@ -35,18 +35,20 @@ class Placeholder(JITRunner):
         wait: bool = False,
         jit: bool = False,
     ) -> float | None:
-        """Raise an error: the value was asked for."""
-        raise LoopError(
-            f"[{self.what}] the values of one trip are known only when the loop runs, after the "
-            "function has returned. It cannot read them (item, tolist, numpy, bool, if, masks as "
-            "indices), nor leave them in an attribute or a variable from outside; use "
-            "x.where(...), and return what is needed"
-        )
+        """Raise the error: the value was asked for."""
+        raise self.error(self.text)
 
 
 def placeholder(what: str, shape: Sequence[sint], dtype: DType, device: str) -> LazyBuffer:
     """A node that stands for a value of one trip of the loop `what`."""
-    return LazyBuffer.custom(Placeholder(what), (), shape, dtype, device)
+    text = (
+        f"[{what}] the values of one trip are known only when the loop runs, after the "
+        "function has returned. It cannot read them (item, tolist, numpy, bool, if, masks as "
+        "indices), nor leave them in an attribute or a variable from outside; use "
+        "x.where(...), and return what is needed"
+    )
+    runner = Placeholder("a value of one trip", LoopError, text)
+    return LazyBuffer.custom(runner, (), shape, dtype, device)
 
 
 # *** bodies ***

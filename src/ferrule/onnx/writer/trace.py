@@ -13,10 +13,9 @@ from ferrule.autograd import TracedValue, transforming
 from ferrule.base.callbacks import call_back
 from ferrule.base.containers import is_record, leaves, mapped
 from ferrule.base.threadstate import this_thread
-from ferrule.device.runner import JITRunner
+from ferrule.engine.loop_body import Placeholder
 from ferrule.engine.random import stream_of, streams
 from ferrule.engine.realize import realize
-from ferrule.ir.buffer import Buffer
 from ferrule.ir.expr import BoundVariable, Variable, required, sint
 from ferrule.ir.lazy import LazyBuffer
 from ferrule.ir.storage import Storage
@@ -36,27 +35,13 @@ Dynamic = Mapping[str, Mapping[int, "str | Variable"]]
 _MOST: Final = 2**31 - 1
 
 
-@final
-class Given(JITRunner):
-    """Stands for an argument while a function is traced. It cannot run."""
-
-    name = "an argument"
-
-    def __init__(self, argument: str) -> None:
-        self.argument = argument
-
-    def __call__(
-        self,
-        rawbufs: Sequence[Buffer],
-        var_vals: dict[Variable, int],
-        wait: bool = False,
-        jit: bool = False,
-    ) -> float | None:
-        """Raise an error: the value was asked for."""
-        raise OnnxError(
-            f"the function reads values that depend on {self.argument!r} (item, tolist, numpy, "
-            "bool, if, masks as indices): a model computes them only when it runs; use x.where(...)"
-        )
+def _given(argument: str) -> Placeholder:
+    """Stands for an argument while a function is traced."""
+    text = (
+        f"the function reads values that depend on {argument!r} (item, tolist, numpy, "
+        "bool, if, masks as indices): a model computes them only when it runs; use x.where(...)"
+    )
+    return Placeholder("an argument", OnnxError, text)
 
 
 class Port(NamedTuple):
@@ -352,7 +337,7 @@ def _stand_ins(
             place = tensor._axis(axis, "export")
             shape[place] = _named_size(sizes, size_name, shape[place])
             trace.variables.setdefault(shape[place].unbound()[0], (name, place))
-        node = LazyBuffer.custom(Given(name), (), shape, tensor.dtype, tensor.device)
+        node = LazyBuffer.custom(_given(name), (), shape, tensor.dtype, tensor.device)
         stand_in = Tensor._wrap(TracedValue(node))
         if tensor._leaf is not None:
             stand_in.requires_grad = True
