@@ -294,3 +294,123 @@ def test_the_nodes_for_integers_have_their_sums_computed_at_load() -> None:
     x = RNG.integers(0, 256, (9, 40)).astype(np.uint8)
     expected = (x.astype(np.int32) - 9) @ w.astype(np.int32)
     np.testing.assert_array_equal(found(x).numpy(), expected)
+
+
+# Operators between quantised numbers, one by one: the bits of ONNX Runtime
+
+_SCALES = (0.01, 0.02, 0.03, 0.05, 0.06, 0.07, 0.1, 0.15, 0.25, 0.3)
+"""Ratios of these make many sums that lie between two integers, in the middle."""
+
+
+def scale_and_zero(dtype: Any) -> list[Array]:
+    limits = np.iinfo(dtype)
+    zero = np.array(RNG.integers(limits.min, limits.max + 1), dtype)
+    return [np.array(RNG.choice(_SCALES), np.float32), zero]
+
+
+def whole(dtype: Any, *shape: int) -> Array:
+    limits = np.iinfo(dtype)
+    return RNG.integers(limits.min, limits.max + 1, shape).astype(dtype)
+
+
+def compared(
+    operator: str, inputs: Sequence[Array | None], given: Sequence[int], **attributes: Any
+) -> None:
+    """One node on ONNX Runtime and here; the `given` inputs are no constants."""
+    runtime = pytest.importorskip("onnxruntime", reason="ONNX Runtime is not installed")
+    names = ["" if array is None else f"i{n}" for n, array in enumerate(inputs)]
+    domain = "" if operator in ("QLinearConv", "QLinearMatMul") else "com.microsoft"
+    node = helper.make_node(operator, names, ["y"], domain=domain, **attributes)
+    arrays = {name: array for name, array in zip(names, inputs, strict=True) if array is not None}
+    fed = {names[n]: arrays.pop(names[n]) for n in given}
+    ports = [
+        helper.make_tensor_value_info(
+            name, helper.np_dtype_to_tensor_dtype(array.dtype), array.shape
+        )
+        for name, array in fed.items()
+    ]
+    (first, *_) = fed.values()
+    result = helper.make_tensor_value_info("y", helper.np_dtype_to_tensor_dtype(first.dtype), None)
+    weights = [numpy_helper.from_array(array, name) for name, array in arrays.items()]
+    graph = helper.make_graph([node], "graph", ports, [result], weights)
+    opsets = [helper.make_opsetid("", 17), helper.make_opsetid("com.microsoft", 1)]
+    model = helper.make_model(graph, opset_imports=opsets, ir_version=9)
+    session = runtime.InferenceSession(
+        model.SerializeToString(), providers=["CPUExecutionProvider"]
+    )
+    (wanted,) = session.run(None, fed)
+    model.graph.output[0].CopyFrom(
+        helper.make_tensor_value_info("y", result.type.tensor_type.elem_type, wanted.shape)
+    )
+    with no_grad():
+        found = load(model.SerializeToString())(**fed)
+    assert found.numpy().dtype == wanted.dtype
+    np.testing.assert_array_equal(found.numpy(), wanted)
+
+
+@pytest.mark.parametrize("dtype", [np.uint8, np.int8])
+@pytest.mark.parametrize(
+    ("left", "right"),
+    [
+        *[((4, 60), (4, 60)), ((3, 5, 37), (5, 1)), ((5, 1), (3, 5, 37)), ((), (70,))],
+        *[
+            ((70,), (1,)),
+            ((1, 9), (6, 1)),
+            ((6, 1), (1, 9)),
+            ((1,), (1, 1)),
+            ((2, 1, 7), (9, 1)),
+            ((1, 1), (80, 1)),
+        ],
+    ],
+)
+def test_sums_of_quantised_numbers_have_the_bits_of_onnx_runtime(
+    dtype: Any, left: tuple[int, ...], right: tuple[int, ...]
+) -> None:
+    for _ in range(5):
+        inputs = [whole(dtype, *left), *scale_and_zero(dtype)]
+        inputs += [whole(dtype, *right), *scale_and_zero(dtype), *scale_and_zero(dtype)]
+        compared("QLinearAdd", inputs, (0, 3))
+
+
+@pytest.mark.parametrize("dtype", [np.uint8, np.int8])
+@pytest.mark.parametrize("channels_last", [0, 1])
+def test_means_of_quantised_images_have_the_bits_of_onnx_runtime(
+    dtype: Any, channels_last: int
+) -> None:
+    for _ in range(8):
+        shape = (*RNG.integers(1, 4, 1), *RNG.integers(1, 40, 1), *RNG.integers(1, 12, 2))
+        inputs = [whole(dtype, *shape), *scale_and_zero(dtype), *scale_and_zero(dtype)]
+        compared("QLinearGlobalAveragePool", inputs, (0,), channels_last=channels_last)
+
+
+@pytest.mark.parametrize("dtype", [np.uint8, np.int8])
+def test_products_of_random_shapes_have_the_bits_of_onnx_runtime(dtype: Any) -> None:
+    for number in range(9):
+        m, k, n = (int(size) for size in RNG.integers(1, 70, 3))
+        batch = (int(RNG.integers(1, 4)),) * int(RNG.integers(0, 2))
+        a, b = whole(dtype, *batch, m, k), whole(np.int8, k, n)
+        if number % 2:  # a scale for each column
+            scales = RNG.choice(_SCALES, n).astype(np.float32)
+            b_scale = [scales, np.zeros(n, np.int8)]
+        else:
+            b_scale = scale_and_zero(np.int8)
+        inputs = [a, *scale_and_zero(dtype), b, *b_scale, *scale_and_zero(dtype)]
+        compared("QLinearMatMul", inputs, (0,))
+
+
+@pytest.mark.parametrize("dtype", [np.uint8, np.int8])
+def test_convolutions_of_random_shapes_have_the_bits_of_onnx_runtime(dtype: Any) -> None:
+    for number in range(9):
+        group = int(RNG.choice([1, 1, 2, 3]))
+        channels, features = (group * int(size) for size in RNG.integers(1, 9, 2))
+        kernel = [int(size) for size in RNG.integers(1, 4, 2)]
+        x = whole(dtype, int(RNG.integers(1, 3)), channels, *RNG.integers(6, 15, 2))
+        w = whole(np.int8, features, channels // group, *kernel)
+        w_scale = [RNG.choice(_SCALES, features).astype(np.float32), np.zeros(features, np.int8)]
+        if number % 2:
+            w_scale = [np.array(RNG.choice(_SCALES), np.float32), np.zeros((), np.int8)]
+        bias = RNG.integers(-5000, 5000, features).astype(np.int32) if number % 3 else None
+        pads = [int(size) for size in RNG.integers(0, 3, 4)]
+        strides = [int(size) for size in RNG.integers(1, 3, 2)]
+        inputs = [x, *scale_and_zero(dtype), w, *w_scale, *scale_and_zero(dtype), bias]
+        compared("QLinearConv", inputs, (0,), group=group, pads=pads, strides=strides)

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from itertools import zip_longest
+
 from ferrule.ir.dtype import DType, dtypes
+from ferrule.ir.shape.view import same
 from ferrule.onnx.registry import rule
 from ferrule.onnx.rules.elementwise import cast
 from ferrule.onnx.rules.products import integer_product
@@ -130,6 +133,67 @@ def q_linear_conv(
     scale = x_scale.reshape(()) * w_scale / y_scale.reshape(())
     scale = scale.reshape(()) if scale.numel() == 1 else scale.reshape(1, -1, *(1,) * (x.ndim - 2))
     return quantized(total.cast(dtypes.float32) * scale, y_zero.reshape(()), y_zero.dtype)
+
+
+# Operators of ONNX Runtime, with its order of roundings
+
+_RUNTIME = "com.microsoft"
+
+
+@rule("QLinearAdd", domain=_RUNTIME)
+def q_linear_add(
+    a: Tensor,
+    a_scale: Scale,
+    a_zero: Tensor | None,
+    b: Tensor,
+    b_scale: Scale,
+    b_zero: Tensor | None,
+    y_scale: Scale,
+    y_zero: Tensor | None = None,
+) -> Tensor:
+    # It adds a row to a number, whichever comes first.
+    if _is_repeated(a, b):
+        a, a_scale, a_zero, b, b_scale, b_zero = b, b_scale, b_zero, a, a_scale, a_zero
+    a_ratio, b_ratio = a_scale / y_scale, b_scale / y_scale
+    zeros = _fused(a_zero, a_ratio, _fused(b_zero, b_ratio, None))
+    start = -zeros if y_zero is None else y_zero.cast(dtypes.float32) - zeros
+    total = _fused(a, a_ratio, _fused(b, b_ratio, start))
+    return quantized(total, None, a.dtype)
+
+
+def _is_repeated(a: Tensor, b: Tensor) -> bool:
+    """True if `a` has one element for a row of `b`, or for its only one."""
+    sizes = zip_longest(reversed(a.shape), reversed(b.shape), fillvalue=1)
+    longer = [(same(n, 1), same(m, 1)) for n, m in sizes if not (same(n, 1) and same(m, 1))]
+    return not longer or longer[0][0]
+
+
+def _fused(x: Tensor | None, factor: Tensor, more: Tensor | None) -> Tensor:
+    """x * factor + more for integers, rounded once to float32: the product is exact in float64."""
+    wide = factor.cast(dtypes.float64) * (0 if x is None else x.cast(dtypes.float64))
+    if more is not None:
+        wide = wide + more.cast(dtypes.float64)
+    return wide.cast(dtypes.float32)
+
+
+@rule("QLinearGlobalAveragePool", domain=_RUNTIME)
+def q_linear_global_average_pool(
+    x: Tensor,
+    x_scale: Scale,
+    x_zero: Tensor | None,
+    y_scale: Scale,
+    y_zero: Tensor | None = None,
+    *,
+    channels_last: int = 0,
+) -> Tensor:
+    axes = tuple(range(1, x.ndim - 1) if channels_last else range(2, x.ndim))
+    count = 1
+    for axis in axes:
+        count = count * x.shape[axis]
+    wide = x.cast(dtypes.int32)
+    total = (wide if x_zero is None else wide - x_zero.cast(dtypes.int32)).sum(axes, keepdim=True)
+    scale = x_scale / (y_scale * count)
+    return quantized(total.cast(dtypes.float32) * scale, y_zero, x.dtype)
 
 
 # What products of quantised numbers become when a model is loaded
