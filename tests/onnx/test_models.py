@@ -583,8 +583,29 @@ def test_a_captured_function_may_not_write_to_an_argument_of_varying_size() -> N
     captured = TinyJit(step)
     captured(Tensor(examples(3)))
     writes = True
-    with pytest.raises(JitError, match="written to an argument"):
-        captured(Tensor(examples(4)))
+    given = examples(4)
+    x = Tensor(given)
+    with pytest.raises(JitError, match=r"writes to an argument of shape \(4, 4\)") as raised:
+        captured(x)
+    assert any(entry.name == "step" for entry in raised.traceback), "where it writes"
+    close(x, given)
+    writes = False
+    close(captured(x), expected(given))
+
+
+def test_a_tensor_from_outside_becomes_an_argument_or_is_refused() -> None:
+    """Its size is a number, and that of the argument a variable: the error says what to do."""
+    model = load(mlp().SerializeToString(), bounds={"n": (1, 8)})
+    x, labels = examples(4), Tensor(np.ones((4, 1), np.float32))
+    closed = TinyJit(lambda y: (model(y) * labels).realize())
+    close(closed(Tensor(x)), expected(x))
+    with pytest.raises(ShapeError) as raised:
+        closed(Tensor(x))
+    (note,) = raised.value.__notes__
+    assert "does not fit them: make it an argument, too" in note
+    given = TinyJit(lambda y, labels: (model(y) * labels).realize())
+    for _ in range(3):
+        close(given(Tensor(x), labels), expected(x))
 
 
 def test_a_written_argument_keeps_its_size() -> None:

@@ -55,7 +55,7 @@ from ferrule.jit.report.signature import CallKey
 from ferrule.jit.results import tensors_in
 from ferrule.jit.state import State
 from ferrule.tensor import Tensor
-from ferrule.tensor.cell import StorageRef
+from ferrule.tensor.cell import StorageRef, before_writes
 from ferrule.tensor.extents import Extents, Generalised, extents_of, noting_extents
 
 if TYPE_CHECKING:
@@ -311,12 +311,16 @@ class TinyJit(Generic[ReturnType]):
             return self._call(function, args, kwargs)
         general = Generalised(self._extents, args, kwargs)
         try:
-            result = self._call(function, general.args, general.kwargs)
+            with before_writes(general.refuse_write):
+                result = self._call(function, general.args, general.kwargs)
         except ShapeError as error:
             if general.twins:
+                shapes = ", ".join([str(twin.shape) for twin, _, _ in general.twins.values()])
                 error.add_note(
-                    "this captured function calls a model with bounds, so sizes of arguments are "
-                    "variables in it; if they have to be numbers, load the model without bounds"
+                    "this captured function calls a model with bounds, so sizes of its arguments "
+                    f"are variables: {shapes}. A tensor from outside of the function does not fit "
+                    "them: make it an argument, too, and each size has a capture; or load the "
+                    "model without bounds"
                 )
             raise
         if general.twins:

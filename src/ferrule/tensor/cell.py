@@ -142,10 +142,9 @@ class StorageRef:
             self._write(value, part, recorded)
 
     def _write(self, value: TracedValue, part: Part | None, recorded: bool) -> None:
+        for watch in _watching.get():
+            watch(self)
         old = self.take()
-        for epoch, before in _watching.get():
-            if self.epoch < epoch:
-                before.setdefault(self, old)
         # A stale copy of the old version would keep the write from being done in place.
         self.forget_views()
         if self.storage is None:
@@ -202,9 +201,10 @@ class StorageRef:
 
 
 _epoch = 0
-_watching: Final[ContextVar[tuple[tuple[int, dict[StorageRef, TracedValue]], ...]]] = ContextVar(
+_watching: Final[ContextVar[tuple[Callable[[StorageRef], None], ...]]] = ContextVar(
     "ferrule_watching", default=()
 )
+"""The functions that are called before each write."""
 
 
 _noting: tuple[list[ref[StorageRef]], ...] = ()
@@ -224,16 +224,29 @@ def noting_cells() -> Iterator[list[ref[StorageRef]]]:
 
 
 @contextmanager
+def before_writes(watch: Callable[[StorageRef], None]) -> Iterator[None]:
+    """A block in which a function is called before each write, which it may refuse by an error."""
+    token = _watching.set((*_watching.get(), watch))
+    try:
+        yield
+    finally:
+        _watching.reset(token)
+
+
+@contextmanager
 def watch_writes() -> Iterator[dict[StorageRef, TracedValue]]:
     """A block that notes each write to memory from before it, and what that held until then."""
     global _epoch
     _epoch += 1
+    epoch = _epoch
     before: dict[StorageRef, TracedValue] = {}
-    token = _watching.set((*_watching.get(), (_epoch, before)))
-    try:
+
+    def note(cell: StorageRef) -> None:
+        if cell.epoch < epoch and cell not in before:
+            before[cell] = cell.take()
+
+    with before_writes(note):
         yield before
-    finally:
-        _watching.reset(token)
 
 
 @contextmanager

@@ -165,20 +165,26 @@ class Generalised:
         self.args = [chosen.get(n, value) for n, value in enumerate(args)]
         self.kwargs = {name: chosen.get(name, value) for name, value in kwargs.items()}
 
+    def refuse_write(self, cell: StorageRef) -> None:
+        """Raises `JitError` if the memory is that of an argument with sizes that vary."""
+        if cell in self.twins:
+            _, original, _ = self.twins[cell]
+            raise JitError(
+                f"the function writes to an argument of shape {original.shape}, whose sizes vary "
+                "since a model with bounds takes it; write to a copy"
+            )
+
     def result(self, result: Any) -> Any:
         """The result of a call, with numbers as sizes, and the arguments themselves where it has
         them.
 
-        Raises `JitError` if the function has written to an argument.
+        Raises `JitError` if an argument was written to by a replay inside of the function.
         """
-        for twin, original, memory in self.twins.values():
+        for twin, _, memory in self.twins.values():
             storage = twin._cell.storage
             is_written = storage is not None and storage.writes
             if is_written or twin._cell.value.node.realized is not memory:
-                raise JitError(
-                    f"the function has written to an argument of shape {original.shape}, whose "
-                    "sizes vary since a model with bounds takes it; write to a copy"
-                )
+                self.refuse_write(twin._cell)
         return mapped(result, self._with_numbers)
 
     def _with_numbers(self, leaf: Any) -> Any:
