@@ -36,6 +36,7 @@ MODULES = {
     "ferrule.distributions": "ferrule.distributions",
     "ferrule.distributions.constraints": "ferrule.distributions.constraints",
     "ferrule.amp": "ferrule.amp",
+    "ferrule.data": "ferrule.data",
     "ferrule.nn": "ferrule.nn",
     "ferrule.nn.optim": "ferrule.nn.optim",
     "ferrule.nn.optim.lr_scheduler": "ferrule.nn.optim.lr_scheduler",

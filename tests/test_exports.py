@@ -29,6 +29,7 @@ PUBLIC = {
     "checkpoint",
     "cond",
     "custom_vjp",
+    "data",
     "distributed",
     "distributions",
     "dtypes",

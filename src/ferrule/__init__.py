@@ -12,7 +12,18 @@ from typing import TYPE_CHECKING, Any
 from ferrule import imports
 
 if TYPE_CHECKING:
-    from ferrule import amp, array_api, distributed, distributions, fft, nn, onnx, signal, torch
+    from ferrule import (
+        amp,
+        array_api,
+        data,
+        distributed,
+        distributions,
+        fft,
+        nn,
+        onnx,
+        signal,
+        torch,
+    )
     from ferrule.array_api import from_dlpack
     from ferrule.autograd import enable_grad, no_grad
     from ferrule.base.config import (
@@ -64,6 +75,7 @@ __all__ = [
     "checkpoint",
     "cond",
     "custom_vjp",
+    "data",
     "distributed",
     "distributions",
     "dtypes",
@@ -119,6 +131,7 @@ _HOMES = {
 _MODULES = (
     "amp",
     "array_api",
+    "data",
     "distributed",
     "distributions",
     "fft",
@@ -150,7 +163,7 @@ _INSTEAD = {
     "save": "nn.state.safe_save(nn.state.get_state_dict(model), path) writes a file",
     "set_grad_enabled": "with Tensor.no_grad(): records nothing",
     "special": "its functions are methods of tensors, such as x.erfinv() and x.lgamma()",
-    "utils": "batches are slices: x[i : i + 64], with i from Tensor.randperm or NumPy",
+    "utils": "data sets and loaders are in data: from ferrule.data import DataLoader",
 }
 
 

@@ -20,6 +20,7 @@ IMPORTS = {
     "from torch.nn import functional as F\n": "from ferrule.nn import functional as F\n",
     "from torch.nn.utils import": "from ferrule.nn.utils import",
     "from torch.optim.lr_scheduler import": "from ferrule.nn.optim.lr_scheduler import",
+    "from torch.utils.data import": "from ferrule.data import",
 }
 
 

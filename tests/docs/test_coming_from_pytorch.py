@@ -8,7 +8,7 @@ import pytest
 from tests.backend.test_torch_programs import IMPORTS
 
 import ferrule
-from ferrule import Tensor, TinyJit, distributions, dtypes, nn, torch
+from ferrule import Tensor, TinyJit, data, distributions, dtypes, nn, torch
 from ferrule.nn import functional as F
 from ferrule.nn.optim import swa_utils
 
@@ -35,7 +35,7 @@ def test_the_right_column_runs(what: str, code: str, tmp_path: Path) -> None:
     model = Net()
     names = {
         **{"Tensor": Tensor, "TinyJit": TinyJit, "dtypes": dtypes, "nn": nn, "F": F},
-        **{"distributions": distributions, "torch": torch},
+        **{"distributions": distributions, "torch": torch, "data": data},
         **{"ferrule": ferrule, "swa_utils": swa_utils, "scaler": ferrule.amp.GradScaler()},
         **{"model": model, "x": Tensor.ones(3, 4), "labels": Tensor([0, 1, 1])},
         "opt": nn.optim.SGD(model.parameters(), lr=0.1),

@@ -624,7 +624,7 @@ def test_names_that_nn_does_not_have(name: str, hint: str) -> None:
         ("from ferrule import optim", "optimisers are in nn.optim: from ferrule.nn import optim"),
         ("import ferrule.optim as optim", "optimisers are in nn.optim"),
         ("from ferrule.optim import Adam", "optimisers are in nn.optim"),
-        ("from ferrule.utils.data import DataLoader", "batches are slices"),
+        ("from ferrule.utils.data import DataLoader", "from ferrule.data import DataLoader"),
         ("from ferrule import Tensor, float32", r"dtypes\.float32"),
         ("from ferrule import zeros", r"functions are methods of tensors: Tensor\.zeros"),
         ("from ferrule import Module", "from ferrule.nn import Module"),

@@ -9,6 +9,7 @@ from torch import nn, optim, tensor
 from torch.nn import functional as F
 from torch.nn.utils import clip_grad_norm_
 from torch.optim.lr_scheduler import StepLR
+from torch.utils.data import DataLoader, Dataset, Subset, TensorDataset
 
 
 def numbers(*shape, seed=0):
@@ -294,6 +295,38 @@ def watch_activations_and_gradients():
     return [loss.item(), *[value.item() for value in found]]
 
 
+class Pairs(Dataset):
+    def __init__(self, size):
+        self.x = np.random.default_rng(3).standard_normal((size, 4)).astype("float32")
+
+    def __len__(self):
+        return len(self.x)
+
+    def __getitem__(self, index):
+        return {"x": self.x[index], "label": int(self.x[index].sum() > 0), "name": f"row {index}"}
+
+
+def train_by_batches():
+    model = start(nn.Linear(4, 2))
+    optimizer = optim.SGD(model.parameters(), lr=0.5)
+    rows = TensorDataset(numbers(11, 4), classes(11, below=2))
+    losses = []
+    for loader in (
+        DataLoader(rows, batch_size=4),
+        DataLoader(Subset(rows, [9, 0, 4, 2, 7]), batch_size=2, drop_last=True),
+    ):
+        for x, y in loader:
+            loss = F.cross_entropy(model(x), y)
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            losses.append(loss.item())
+    for batch in DataLoader(Pairs(7), batch_size=3, shuffle=False):
+        losses.append(F.cross_entropy(model(batch["x"]), batch["label"]).item())
+        losses.append(float(len(batch["name"])))
+    return losses
+
+
 PROGRAMS = [
     fit_a_curve,
     classify_images,
@@ -305,4 +338,5 @@ PROGRAMS = [
     tune_a_new_head,
     accumulate_gradients,
     watch_activations_and_gradients,
+    train_by_batches,
 ]

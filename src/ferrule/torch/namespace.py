@@ -16,11 +16,12 @@ from ferrule.array_api import finfo, iinfo
 from ferrule.autograd import is_recording, no_grad
 from ferrule.base.containers import leaves
 from ferrule.base.helpers import no_attribute
+from ferrule.data import Generator
 from ferrule.device import Device, DeviceUnavailableError
 from ferrule.ir.dtype import DType, dtypes
 from ferrule.nn.state import torch_load, torch_save
 from ferrule.tensor import Tensor
-from ferrule.torch import autograd
+from ferrule.torch import autograd, utils
 
 _DTYPES: Final = {
     **{name: name for name in ("float32", "float64", "float16", "bfloat16", "bool")},
@@ -37,7 +38,6 @@ _INSTEAD: Final = {
     "func": "ferrule.grad, ferrule.vmap and ferrule.jacobian transform functions",
     "linalg": "its functions are methods of tensors, such as x.inv(), x.svd() and x.norm()",
     "special": "its functions are methods of tensors, such as x.erfinv() and x.lgamma()",
-    "utils": "batches are slices: x[i : i + 64], with i from torch.randperm or NumPy",
 }
 
 
@@ -202,6 +202,7 @@ _OWN: Final[dict[str, Any]] = {
     **{"inference_mode": inference_mode, "set_grad_enabled": set_grad_enabled},
     **{"save": save, "load": load, "amp": amp, "autocast": amp.autocast, "autograd": autograd},
     **{"distributions": distributions, "fft": fft, "nn": nn, "optim": nn.optim},
+    **{"Generator": Generator, "utils": utils},
 }
 
 
