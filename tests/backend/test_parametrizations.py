@@ -9,7 +9,7 @@ from ferrule import Tensor, TinyJit, nn
 from ferrule.ir.shape.view import ShapeError
 from ferrule.nn.optim import SGD
 from ferrule.nn.state import get_parameters, get_state_dict, load_state_dict
-from ferrule.nn.utils.parametrizations import spectral_norm, weight_norm
+from ferrule.nn.utils.parametrizations import orthogonal, spectral_norm, weight_norm
 from ferrule.nn.utils.parametrize import is_parametrized, remove_parametrizations
 
 pytestmark = pytest.mark.usefixtures("device")
@@ -179,3 +179,38 @@ def test_what_cannot_be_parametrized() -> None:
     weight_norm(layer)
     with pytest.raises(ValueError, match="weight of this ParametrizedLinear is parametrized alre"):
         spectral_norm(layer)
+
+
+@pytest.mark.parametrize("kind", ["matrix_exp", "cayley", "householder"])
+@pytest.mark.parametrize("sizes", [(6, 3), (3, 6), (5, 5)])
+def test_weights_stay_orthogonal(kind: str, sizes: tuple[int, int]) -> None:
+    Tensor.manual_seed(0)
+    layer: Any = nn.Linear(*sizes)
+    before = layer.weight.numpy()
+    assert orthogonal(layer, orthogonal_map=kind) is layer
+    first = layer.weight.numpy()
+    tall, start = (first, before) if sizes[1] >= sizes[0] else (first.T, before.T)
+    q, r = np.linalg.qr(start)
+    np.testing.assert_allclose(tall, q * np.sign(np.diagonal(r)), atol=1e-5)
+    optimizer = SGD([p for p in get_parameters(layer) if p.requires_grad], lr=0.5)
+    losses = []
+    for _ in range(5):
+        optimizer.zero_grad()
+        loss = (layer(Tensor(numbers(7, sizes[0]))) - 1).square().mean()
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+    assert losses[-1] < losses[0]
+    weight = layer.weight.numpy()
+    assert np.abs(weight - first).max() > 1e-3
+    product = weight.T @ weight if sizes[1] >= sizes[0] else weight @ weight.T
+    np.testing.assert_allclose(product, np.eye(min(sizes)), atol=1e-5)
+    removed = remove_parametrizations(layer, "weight")
+    np.testing.assert_allclose(removed.weight.numpy(), weight, atol=1e-6)
+
+
+def test_what_cannot_be_orthogonal_says_so() -> None:
+    with pytest.raises(ShapeError, match="is no matrix"):
+        orthogonal(nn.Linear(2, 2), "bias")
+    with pytest.raises(ValueError, match="orthogonal_map"):
+        orthogonal(nn.Linear(2, 2), orthogonal_map="qr")

@@ -9,7 +9,7 @@ import pytest
 from ferrule import Tensor, nn
 from ferrule.nn.optim import SGD
 from ferrule.nn.state import get_parameters, get_state_dict, load_state_dict, torch_load
-from ferrule.nn.utils.parametrizations import spectral_norm, weight_norm
+from ferrule.nn.utils.parametrizations import orthogonal, spectral_norm, weight_norm
 
 torch = pytest.importorskip("torch")
 
@@ -39,6 +39,29 @@ def test_spectral_norm(
     theirs = make(getattr(torch.nn, kind)(*sizes), n_power_iterations=iterations)
     ours = spectral_norm(getattr(nn, kind)(*sizes), n_power_iterations=iterations)
     compare_training(ours, theirs, shape, tmp_path)
+
+
+@pytest.mark.parametrize("sizes", [(5, 3), (3, 5), (4, 4)])
+@pytest.mark.parametrize("kind", [None, "matrix_exp", "cayley", "householder"])
+@pytest.mark.parametrize("based", [True, False])
+def test_orthogonal(sizes: tuple[int, int], kind: str | None, based: bool, tmp_path: Path) -> None:
+    given: dict[str, Any] = {"orthogonal_map": kind, "use_trivialization": based}
+    layer: Any = nn.Linear(*sizes)
+    if not based and (kind in ("matrix_exp", "cayley") or (kind is None and sizes == (4, 4))):
+        with pytest.raises(ValueError, match="with use_trivialization only"):
+            orthogonal(layer, **given)
+        return
+    theirs = torch.nn.utils.parametrizations.orthogonal(torch.nn.Linear(*sizes), **given)
+    compare_training(orthogonal(layer, **given), theirs, (2, sizes[0]), tmp_path)
+    new = np.random.default_rng(1).standard_normal(sizes[::-1]).astype(np.float32)
+    if sizes[0] != sizes[1] and based:
+        new = np.linalg.qr(new if sizes[1] > sizes[0] else new.T)[0]
+        new = new if sizes[1] > sizes[0] else new.T  # what is completed is at random
+    layer.weight = Tensor(new)
+    with torch.no_grad():
+        theirs.weight = torch.from_numpy(np.ascontiguousarray(new))
+    expected = theirs.weight.detach().numpy()
+    np.testing.assert_allclose(layer.weight.numpy(), expected, rtol=1e-4, atol=1e-5)
 
 
 def compare_training(ours: Any, theirs: Any, shape: tuple[int, ...], folder: Path) -> None:

@@ -1,18 +1,22 @@
-"""Weights that are normalised: `weight_norm`, `spectral_norm`."""
+"""Weights that are normalised or orthogonal: `weight_norm`, `spectral_norm`, `orthogonal`."""
 
 from __future__ import annotations
 
 from math import prod
 from typing import TypeVar, final
 
-from ferrule.base.calls import explains
+import numpy as np
+
+from ferrule.base.calls import explains, one_of
+from ferrule.ir.dtype import dtypes
 from ferrule.ir.shape.view import ShapeError
 from ferrule.nn.convolution import ConvTranspose1d, ConvTranspose2d, ConvTranspose3d
 from ferrule.nn.module import Layer
 from ferrule.nn.utils.parametrize import Parametrization, register, weight_of
 from ferrule.tensor import Tensor
+from ferrule.tensor.data import Array
 
-__all__ = ["spectral_norm", "weight_norm"]
+__all__ = ["orthogonal", "spectral_norm", "weight_norm"]
 
 L = TypeVar("L")
 
@@ -190,4 +194,182 @@ def spectral_norm(
         dim = 1 if transposed else 0
     _check_axis("spectral_norm", weight, dim)
     register(module, name, SpectralNorm(weight, dim, n_power_iterations, eps))
+    return module
+
+
+# *** orthogonal weights ***
+
+_MAPS = ("matrix_exp", "cayley", "householder")
+
+
+@final
+class _Base(Layer):
+    """An orthogonal matrix that others start from; no parameter."""
+
+    base: Tensor
+
+    def __init__(self, base: Tensor) -> None:
+        self.register_buffer("base", base)
+
+
+@final
+class Orthogonal(Parametrization):
+    """A matrix whose columns, or rows if fewer, are orthogonal, of a matrix without a condition."""
+
+    def __init__(self, weight: Tensor, map_name: str, is_based: bool) -> None:
+        self.original = weight
+        self.map = map_name
+        if is_based:
+            with Tensor.no_grad():
+                base = Tensor(_completed(weight.numpy()), dtype=weight.dtype, device=weight.device)
+            setattr(self, "0", _Base(base.realize().requires_grad_(False)))
+        self.assign(weight)
+
+    def value(self) -> Tensor:
+        """The matrix."""
+        x, is_wide = self.original, self._is_wide
+        found = self._tall(x.transpose(-1, -2) if is_wide else x)
+        return found.transpose(-1, -2) if is_wide else found
+
+    @property
+    def _is_wide(self) -> bool:
+        return bool(self.original.shape[-2] < self.original.shape[-1])
+
+    def _tall(self, x: Tensor) -> Tensor:
+        """The orthogonal columns of a matrix with at least as many rows."""
+        rows, columns = int(x.shape[-2]), int(x.shape[-1])
+        base: _Base | None = getattr(self, "0", None)
+        if self.map == "householder":
+            found = _reflected(x)
+            return found if base is None else base.base @ found
+        lower = x.tril().pad((0, rows - columns))
+        skew = lower - lower.transpose(-1, -2)
+        if self.map == "matrix_exp":
+            found = skew.matrix_exp()
+        else:
+            unit = Tensor.eye(rows, dtype=x.dtype, device=x.device)
+            found = (unit - skew / 2).solve(unit + skew / 2)
+        found = found if base is None else base.base @ found
+        return found[..., :columns]
+
+    def assign(self, weight: Tensor) -> None:
+        """Takes an orthogonal matrix, or the nearest in the sense of a QR decomposition.
+
+        Raises `ValueError` for maps that have no inverse, without `use_trivialization`.
+        """
+        base: _Base | None = getattr(self, "0", None)
+        if base is None and self.map != "householder":
+            raise ValueError(
+                f"orthogonal: {self.map} without use_trivialization has no matrix for a weight; "
+                "assign to parametrizations.weight.original, or use_trivialization"
+            )
+        array = weight.detach().numpy()
+        if base is None:
+            new = _reflectors(array)
+        else:
+            new = np.zeros_like(array)
+            places = range(min(array.shape[-2:]))
+            new[..., places, places] = -1
+        with Tensor.no_grad():
+            if base is not None:
+                base.base.assign(
+                    Tensor(_completed(array), dtype=weight.dtype, device=weight.device)
+                )
+            self.original.assign(Tensor(new, dtype=weight.dtype, device=weight.device))
+
+    def plain(self) -> Tensor:
+        """The matrix without a condition."""
+        return self.original
+
+
+def _reflected(x: Tensor) -> Tensor:
+    """The first columns of a product of Householder reflections, whose vectors are below the
+    diagonal of a matrix, with the signs of the diagonal.
+
+    The product of I - tau v v' is I - V T V', where the inverse of T is the upper triangle of V'V
+    with half of its diagonal, as tau is 2 / v'v.
+    """
+    columns = int(x.shape[-1])
+    unit = Tensor.eye(int(x.shape[-2]), columns, dtype=x.dtype, device=x.device)
+    vectors = x.tril(-1) + unit
+    products = vectors.transpose(-1, -2) @ vectors
+    inner = products.triu() - products.tril().triu() / 2
+    top = vectors[..., :columns, :].transpose(-1, -2)
+    found = unit - vectors @ inner.solve_triangular(top, upper=True)
+    signs = x.diagonal(dim1=-2, dim2=-1).detach().cast(dtypes.int32).cast(x.dtype)
+    return found * signs.unsqueeze(-2)
+
+
+def _reflectors(weight: Array) -> Array:
+    """The reflections of a QR decomposition, and the signs of its columns on the diagonal."""
+    is_wide = weight.shape[-2] < weight.shape[-1]
+    tall = np.swapaxes(weight, -1, -2) if is_wide else weight
+    raw, tau = np.linalg.qr(tall, mode="raw")
+    found = np.array(np.swapaxes(raw, -1, -2), weight.dtype)
+    places = range(tall.shape[-1])
+    signs = np.sign(found[..., places, places])
+    found[..., places, places] = np.where(tau == 0, -signs, signs)
+    return np.swapaxes(found, -1, -2) if is_wide else found
+
+
+def _completed(weight: Array) -> Array:
+    """A square orthogonal matrix whose first columns, or rows of a wide one, are those of a weight.
+
+    They are made orthogonal if they are not.
+    """
+    tall = np.swapaxes(weight, -1, -2) if weight.shape[-2] < weight.shape[-1] else weight
+    rows, columns = tall.shape[-2:]
+    unit = np.eye(columns, dtype=weight.dtype)
+    is_done = rows == columns and np.allclose(
+        np.swapaxes(tall, -1, -2) @ tall, unit, atol=10 * columns * np.finfo(weight.dtype).eps
+    )
+    if is_done:
+        return np.array(tall)
+    more = np.asarray(Tensor.randn(*tall.shape[:-1], rows - columns).numpy(), weight.dtype)
+    q, r = np.linalg.qr(np.concatenate([tall, more], -1))
+    signs = np.sign(np.diagonal(r, axis1=-2, axis2=-1))
+    return np.asarray(q * signs[..., np.newaxis, :], weight.dtype)
+
+
+@explains
+def orthogonal(
+    module: L,
+    name: str = "weight",
+    orthogonal_map: str | None = None,
+    *,
+    use_trivialization: bool = True,
+) -> L:
+    """Keeps a layer's weight orthogonal: its columns, or its rows if these are fewer.
+
+    The weight is computed from a matrix without a condition, by `orthogonal_map`: "matrix_exp" or
+    "cayley" of the matrix less its transpose (square ones by default the first), or "householder"
+    (others by default), a product of reflections. With `use_trivialization` it is a fixed
+    orthogonal matrix, the first weight, times that. More axes in front are those of a batch.
+
+    Gives the layer, which is changed: optimisers are to be made afterwards. In states the tensors
+    are called as by PyTorch's function, `parametrizations.weight.original` and
+    `parametrizations.weight.0.base`. Lezcano-Casado, "Trivializations for Gradient-Based
+    Optimization on Manifolds" (2019).
+
+    Raises `ValueError` for another map, and for "matrix_exp" and "cayley" without
+    `use_trivialization`, `ShapeError` for a weight with less than two axes.
+
+    >>> from ferrule import Tensor, nn
+    >>> from ferrule.nn.utils.parametrizations import orthogonal
+    >>> rows = orthogonal(nn.Linear(4, 2)).weight
+    >>> bool((rows @ rows.T - Tensor.eye(2)).abs().max() < 1e-5)
+    True
+    """
+    weight = weight_of(module, name, "orthogonal")
+    if weight.ndim < 2:
+        raise ShapeError(f"orthogonal: a weight of shape {weight.shape} is no matrix")
+    if orthogonal_map is None:
+        is_square = weight.shape[-2] == weight.shape[-1]
+        orthogonal_map = "matrix_exp" if is_square else "householder"
+    one_of(orthogonal_map, _MAPS, "orthogonal: orthogonal_map")
+    if orthogonal_map != "householder" and not use_trivialization:
+        raise ValueError(
+            f"orthogonal: {orthogonal_map} gives the present weight with use_trivialization only"
+        )
+    register(module, name, Orthogonal(weight, orthogonal_map, use_trivialization))
     return module
