@@ -195,17 +195,17 @@ def test_sizes_are_computed_in_each_call() -> None:
 
 
 def test_all_operators_without_a_rule_are_listed() -> None:
-    class Fourier(torch.nn.Module):
+    class Values(torch.nn.Module):
         def forward(self, x: Any) -> Any:
-            return torch.fft.irfft(torch.fft.rfft(x) * 2), torch.linalg.eigvalsh(x)
+            return torch.fft.rfft(x).tanh().abs(), torch.linalg.eigvalsh(x)
 
-    program = torch.export.export(Fourier(), (torch.ones(4, 4),))
+    program = torch.export.export(Values(), (torch.ones(4, 4),))
     with pytest.raises(TorchError) as caught:
         from_exported(program)
-    for name in ("aten._fft_r2c.default", "aten._fft_c2r.default", "aten._linalg_eigh.default"):
+    for name in ("aten.tanh.default on complex numbers", "aten._linalg_eigh.default"):
         assert name in str(caught.value)
-    with pytest.raises(Exception, match=r"aten\._fft_r2c"):
-        torch.compile(Fourier(), backend="ferrule")(torch.ones(4, 4))
+    with pytest.raises(Exception, match=r"aten\._linalg_eigh"):
+        torch.compile(Values(), backend="ferrule")(torch.ones(4, 4))
 
 
 def test_what_is_no_program_is_refused() -> None:
@@ -260,7 +260,7 @@ def test_gradients_with_respect_to_inputs() -> None:
 
 
 def test_core_operators_have_rules_but_for_few() -> None:
-    """There are no complex tensors, and memory of another size is another tensor."""
+    """Memory of another size is another tensor."""
     from ferrule.torch.registry import operators
 
     core = set()
@@ -270,15 +270,14 @@ def test_core_operators_have_rules_but_for_few() -> None:
         operator = getattr(packet, schema.overload_name or "default", None)
         if operator is not None and torch.Tag.core in operator.tags:
             core.add(str(operator))
-    without = {"aten._fft_c2r.default", "aten._fft_r2c.default", "aten.resize_.default"}
-    assert core - {*operators()} == without
+    assert core - {*operators()} == {"aten.resize_.default"}
 
 
 def test_rules_are_of_operators_that_exist() -> None:
     from ferrule.torch.registry import operators
 
     for name in operators():
-        operator.attrgetter(name)(torch.ops)
+        operator.attrgetter(name if name[0] == "a" else name.removesuffix(".default"))(torch.ops)
 
 
 def test_the_backend_sees_what_pytorch_writes() -> None:

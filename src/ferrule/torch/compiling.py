@@ -16,6 +16,7 @@ from ferrule.jit import TinyJit
 from ferrule.tensor import Tensor
 from ferrule.torch.graph import Graph, graph_of
 from ferrule.torch.registry import rule_for
+from ferrule.torch.rules.spectra import Pairs
 from ferrule.torch.values import TorchError, shared
 
 
@@ -37,6 +38,10 @@ class Compiled:
         """A tensor in the memory of PyTorch's, that of the last call if it is the same one."""
         if not hasattr(value, "data_ptr"):
             return value
+        if value.is_complex():
+            from torch import view_as_real
+
+            return Pairs(shared(view_as_real(value.resolve_conj())))
         last, memory = self._last[place], (value.data_ptr(), value.shape, value.stride())
         if last is not None and last[0]() is value and last[1] == memory:
             return last[2]
@@ -49,22 +54,28 @@ class Compiled:
 
 
 def _captured(graph: Graph) -> Callable[..., Any]:
-    return TinyJit(lambda *inputs: graph.run(inputs))
+    def run(*inputs: Any) -> list[Any]:
+        return [
+            Pairs(one.tensor.contiguous()) if isinstance(one, Pairs) else one
+            for one in graph.run(inputs)
+        ]
+
+    return TinyJit(run)
 
 
 def _returned(value: Any) -> Any:
-    if not isinstance(value, Tensor):
-        return value
-    from torch import from_dlpack
+    from torch import from_dlpack, view_as_complex
 
-    return from_dlpack(value)
+    if isinstance(value, Pairs):
+        return view_as_complex(from_dlpack(value.tensor))
+    return from_dlpack(value) if isinstance(value, Tensor) else value
 
 
 def _compiler(module: Any, examples: Sequence[Any]) -> Any:
     """Compiles a graph of ATen's operators."""
     from functorch.compile import make_boxed_func
 
-    return make_boxed_func(Compiled(graph_of(module)))
+    return make_boxed_func(Compiled(graph_of(module, gives_complex=True)))
 
 
 def backend(module: Any, examples: Sequence[Any], **options: Any) -> Any:

@@ -92,14 +92,18 @@ def references(argument: Any) -> Iterator[int]:
 # Building
 
 
-def graph_of(module: Any) -> Graph:
-    """The graph of a `torch.fx.GraphModule`; raises `TorchError` with all nodes without a rule."""
-    return _Builder(module).built()
+def graph_of(module: Any, gives_complex: bool = False) -> Graph:
+    """The graph of a `torch.fx.GraphModule`; raises `TorchError` with all nodes without a rule.
+
+    Complex results are refused, unless the caller says that it takes them, as pairs.
+    """
+    return _Builder(module, gives_complex).built()
 
 
 class _Builder:
-    def __init__(self, module: Any) -> None:
+    def __init__(self, module: Any, gives_complex: bool) -> None:
         self._module = module
+        self._gives_complex = gives_complex
         self._nodes = [node for node in module.graph.nodes if _is_needed(node)]
         self._places = {node: place for place, node in enumerate(self._ordered())}
         self._problems: list[str] = []
@@ -116,6 +120,11 @@ class _Builder:
         ]
         (end,) = [node for node in self._nodes if node.op == "output"]
         outputs = self._argument(end.args[0])
+        for node in end.all_input_nodes:
+            if _gives_complex(node) and not self._gives_complex:
+                self._problems.append(
+                    f"node {node.name!r}: complex results; return torch.view_as_real of them"
+                )
         if self._problems:
             raise TorchError("the program is not supported:\n" + "\n".join(self._problems))
         inputs = tuple(node.name for node in self._nodes if node.op == "placeholder")
@@ -128,7 +137,8 @@ class _Builder:
         operator = f"{node.op} {node.target}" if node.op != "call_function" else _name(node.target)
         function = _function(node)
         if function is None:
-            self._problems.append(f"node {node.name!r}: operator {operator}")
+            kind = " on complex numbers" if _is_complex(node) else ""
+            self._problems.append(f"node {node.name!r}: operator {operator}{kind}")
         try:
             args = self._argument(node.args)
             kwargs = tuple(
@@ -149,7 +159,9 @@ class _Builder:
         for part in node.target.split("."):
             value = getattr(value, part)
         if isinstance(value, GraphModule):  # the body of a loop, or a branch
-            return Node(node.name, node.op, _same, (graph_of(value),), (), self._places[node], ())
+            return Node(
+                node.name, node.op, _same, (graph_of(value, True),), (), self._places[node], ()
+            )
         if not isinstance(value, Theirs):
             self._problems.append(f"node {node.name!r}: a {type(value).__name__} as an argument")
             return Node(node.name, node.op, _nothing, (), (), self._places[node], ())
@@ -166,7 +178,8 @@ class _Builder:
         if isinstance(value, slice):
             return slice(*self._argument((value.start, value.stop, value.step)))
         if isinstance(value, dtype):
-            return dtype_of(value)
+            # A complex type is that of its parts: rules for complex numbers alone get it.
+            return dtype_of(value.to_real() if value.is_complex else value)
         if value is None or isinstance(value, bool | int | float | str | DType):
             return value
         if type(value).__module__.startswith("torch") and not hasattr(value, "shape"):
@@ -195,12 +208,24 @@ def _function(node: Any) -> Callable[..., Any] | None:
     if node.op != "call_function":
         return None
     if isinstance(node.target, OpOverload):
-        return rule_for(str(node.target))
+        name = str(node.target)
+        return rule_for(name.replace("aten.", "complex.", 1) if _is_complex(node) else name)
     if isinstance(node.target, HigherOrderOperator):
         return rule_for(f"higher_order.{node.target}.default")
     target: Callable[..., Any] = node.target
     of_sizes = target.__module__ in _HOST_MODULES or target.__name__.startswith("sym_")
     return target if of_sizes and not _has_tensor(node) else None
+
+
+def _is_complex(node: Any) -> bool:
+    """True if a node takes or gives complex numbers."""
+    return any(map(_gives_complex, (node, *node.all_input_nodes)))
+
+
+def _gives_complex(node: Any) -> bool:
+    found = node.meta.get("val")
+    values = found if isinstance(found, list | tuple) else [found]
+    return any([getattr(getattr(one, "dtype", None), "is_complex", False) for one in values])
 
 
 def _has_tensor(node: Any) -> bool:

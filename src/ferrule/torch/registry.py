@@ -53,5 +53,10 @@ def rule_for(operator: str) -> Callable[..., Any] | None:
 
 
 def operators() -> list[str]:
-    """The names of all operators that have a rule."""
-    return sorted(_RULES)
+    """The names of all operators that have a rule, for real or for complex numbers."""
+    return sorted(
+        {
+            f"aten.{name.removeprefix('complex.')}" if name.startswith("complex.") else name
+            for name in _RULES
+        }
+    )

@@ -10,6 +10,7 @@ from ferrule.torch.rules import (
     random,
     reductions,
     shapes,
+    spectra,
     windows,
 )
 
@@ -23,5 +24,6 @@ __all__ = [
     "random",
     "reductions",
     "shapes",
+    "spectra",
     "windows",
 ]
