@@ -64,6 +64,24 @@ def test_pieces_that_kernels_store_are_stored_where_they_belong() -> None:
     np.testing.assert_array_equal(array, np.concatenate(parts))
 
 
+@pytest.mark.parametrize("epilogue", ["none", "bias", "bias and relu", "norm"])
+def test_contractions_are_stored_where_they_belong_with_their_epilogues(epilogue: str) -> None:
+    image, row = tensor(1, 64, 24, 24), tensor(32, seed=9).reshape(1, 32, 1, 1)
+
+    def layer(taps: int) -> Tensor:
+        weight = tensor(32, 64, taps, taps, seed=taps)
+        found = image.conv2d(weight, padding=taps // 2)
+        if epilogue == "norm":
+            return ((found - row) / (row * row + 1).sqrt() * row + row).relu()
+        found = found if epilogue == "none" else found + row
+        return found.relu() if epilogue == "bias and relu" else found
+
+    parts = [layer(taps).numpy() for taps in (1, 3)]
+    items, (array,) = computed(layer(1).cat(layer(3), dim=1))
+    assert len(items) == 2
+    assert array == pytest.approx(np.concatenate(parts, axis=1), rel=1e-5, abs=1e-5)
+
+
 def test_pieces_may_lie_across_the_memory() -> None:
     parts = [product(4, 8, seed).numpy() for seed in range(2)]
     items, (array,) = computed(product(4, 8, 0).cat(product(4, 8, 1), dim=1))

@@ -71,9 +71,9 @@ class Legality:
         for reduce in cost.owned:
             below = self.costs[reduce]
             if below.runs:
-                fits = self.can_be_tiled(visits) and _reads_in_order(reduce, node, visits)
+                fits = self.can_be_tiled(node, visits) and _reads_in_order(reduce, node, visits)
             elif below.contraction:
-                fits = self.can_be_tiled(visits) or self._is_inner_sum(node, visits)
+                fits = self.can_be_tiled(node, visits) or self._is_inner_sum(node, visits)
             else:
                 fits = self._has_place_in_loops(reduce, below.local, visits)
             if not fits:
@@ -96,10 +96,12 @@ class Legality:
         new = {(mask, signature) for mask in masks for signature in indices} - fusion.masks
         return bool(new) and len(fusion.masks) + len(new) > MAX_MASKS
 
-    def can_be_tiled(self, visits: Visits) -> bool:
-        """True if a contraction is computed once, for exactly the elements that a kernel stores.
+    def can_be_tiled(self, node: LazyBuffer, visits: Visits) -> bool:
+        """True if a contraction, at the end of its epilogue `node`, is computed once, for exactly
+        the elements that a kernel stores.
 
-        Only then can the kernel keep a tile of them in registers.
+        Only then can the kernel keep a tile of them in registers. A kernel that joins the node with
+        others, or pads it, stores more elements than it has.
         """
         if len(visits) != 1:
             return False
@@ -114,7 +116,9 @@ class Legality:
         ranges = space.closure(space.ranges(signature))
         if fusion.outer:
             return any(space.ranges(block) == ranges for block in fusion.blocks)
-        return not fusion.reduces and ranges == space.outputs
+        if fusion.reduces or ranges != space.outputs:
+            return False
+        return space.evals(ranges) <= self.costs[node].size
 
     def _is_inner_sum(self, node: LazyBuffer, visits: Visits) -> bool:
         """True if a kernel only moves and sums a sum further, so that both are one reduce.

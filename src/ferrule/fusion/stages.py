@@ -172,7 +172,7 @@ class Staging:
         ((fusion, _),) = visits.items()
         if self.staged_block(node, visits) is not None:
             return True
-        return bool(fusion.outer) and self.legality.can_be_tiled(visits)
+        return bool(fusion.outer) and self.legality.can_be_tiled(node, visits)
 
     def _has_room(self, block: Block, space: Space) -> bool:
         """True if the rows of a block fit the cache, and there are enough of them for all threads.
