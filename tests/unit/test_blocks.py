@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from tests.golden.test_golden import TARGET
 from tests.kernels import (
+    add,
     adjoint,
     convolution,
     load,
@@ -119,9 +120,11 @@ def test_groups_of_images(images: int, strided: bool) -> None:
 
 @pytest.mark.parametrize(("filters", "taps"), [(40, 16), (600, 4)])
 def test_an_image_made_of_patches(filters: int, taps: int) -> None:
-    """The filters' lines are copied together if that fits the cache, and no result is scattered."""
+    """The filters' lines are copied together if that fits the cache, the image is read where it is,
+    and no result is scattered.
+    """
     kernel = scheduled(adjoint(load(1, 2, filters, 8, 8), load(2, filters, 24, 4, 4), 4, 0))
-    assert sorted(copied(nest) or 0 for nest in kernel.nests) == [0, 0, 1, 2]
+    assert sorted(copied(nest) or 0 for nest in kernel.nests) == [0, 0, 2]
     # 24 channels, a tile of 32
     assert kernel.memory[the_copy(kernel, 2).name][1] == filters * taps * 32
     (index,) = {c.store.index for c in the_output(kernel).computes if c.store is not None}
@@ -139,3 +142,55 @@ def test_patches_of_any_size(shape: tuple[int, int, int, int]) -> None:
     found = np.full(expected.size, np.nan, np.float32)
     interpret(linearizer.linearize().uops, [found, g.ravel(), w.ravel()])
     np.testing.assert_allclose(found.reshape(expected.shape), expected, rtol=1e-4, atol=1e-4)
+
+
+LINES = {
+    ("out0",): "contraction",
+    ("out0", "contraction", "form"): "in registers",
+    ("out0", "contraction", "form", "in registers", "lanes"): "lines",
+}
+"""The form of a contraction whose places are in lines, with lanes along the filters."""
+
+
+def pointwise(x: LazyOp, w: LazyOp, added: LazyOp) -> LazyOp:
+    """1 x 1 on (batch, channels, places), and a value that is added to the result."""
+    batch, channels, places = x.shape
+    full = (batch, w.shape[0], channels, places)
+    left = x.reshape((batch, 1, channels, places)).expand(full)
+    right = w.reshape((1, w.shape[0], channels, 1)).expand(full)
+    return add(total(mul(left, right), 2).reshape((batch, w.shape[0], places)), added)
+
+
+def test_places_that_fill_no_vectors_are_rows_of_lanes_along_the_filters() -> None:
+    """Results leave transposed, so that what is added and what is stored are vectors of places."""
+    x, w, added = load(1, 1, 256, 14 * 14), load(2, 1024, 256), load(3, 1, 1024, 14 * 14)
+    kernel = scheduled(pointwise(x, w, added))
+    assert [copied(nest) for nest in kernel.nests] == [2, None, None]
+    (index,) = {c.store.index for c in the_output(kernel).computes if c.store is not None}
+    assert step_of(index, the_output(kernel).loops[-1].range) == 1
+
+
+@pytest.mark.parametrize(
+    ("places", "channels", "filters"), [(196, 16, 40), (49, 20, 33), (225, 17, 16), (130, 16, 70)]
+)
+def test_places_in_lines(places: int, channels: int, filters: int) -> None:
+    """Also where the last line, tile and panel have fewer."""
+    generator = np.random.default_rng(0)
+    shapes = [(2, channels, places), (filters, channels), (2, filters, places)]
+    x, w, added = [generator.standard_normal(shape).astype(np.float32) for shape in shapes]
+    ast = store(pointwise(*(load(slot + 1, *shape) for slot, shape in enumerate(shapes))))
+    plan = schedule(lower(ast, "k"), TARGET, wanted=LINES)
+    assert any(c.path[-1] == "lines" and c.is_taken for c in plan.candidates)
+    linearizer = Linearizer(ast, TARGET, plan.opts).linearize()
+    found = np.full(added.size, np.nan, np.float32)
+    interpret(linearizer.uops, [found, x.ravel(), w.ravel(), added.ravel()])
+    np.testing.assert_allclose(found.reshape(added.shape), w @ x + added, rtol=1e-4, atol=1e-4)
+
+
+def test_every_second_place_of_a_line_is_read_where_it_is() -> None:
+    x, w = load(1, 1, 256, 56, 56), load(2, 512, 256)
+    every = x.stride((1, 1, 2, 2))
+    full = (1, 512, 256, 28, 28)
+    left, right = every.reshape((1, 1, 256, 28, 28)), w.reshape((1, 512, 256, 1, 1))
+    kernel = scheduled(total(mul(left.expand(full), right.expand(full)), 2))
+    assert not copies(kernel, 1)

@@ -55,23 +55,16 @@ CHUNKS_PER_THREAD = 4
 
 def schedule_blocks(plan: Plan, name: str, reduce: str) -> bool:
     """Schedule the contraction `reduce` of the root nest `name`; False where no form suits."""
-    root, nest = plan.nest(name), plan.nest(reduce)
-    found = loads(nest.computes[0].value)
-    if len({e.arg for e in found}) != 2 or len(found) != 2:
-        return False
-    if any(not loop.range.size.is_const for loop in (*root.loops, *nest.loops)):
-        return False
-    both = [_operands(root, nest, *pair) for pair in (found, found[::-1])]
-    fit = [operands for operands in both if operands is not None]
+    root, fit = plan.nest(name), operands_of(plan, name, reduce)
     for operands in fit:
         m = _window_row(operands)
         if m is not None:
-            _Windows(plan, name, reduce, operands).apply(m)
+            Windows(plan, name, reduce, operands).apply(m)
             return True
     for operands in fit:
         places = _places(plan, root, operands)
         if places is not None:
-            _Windows(plan, name, reduce, operands).apply(*places)
+            Windows(plan, name, reduce, operands).apply(*places)
             return True
     long = [operands for operands in fit if _is_long_sum(operands)]
     if not long:
@@ -79,6 +72,18 @@ def schedule_blocks(plan: Plan, name: str, reduce: str) -> bool:
     through_window = [o for o in long if any(len(o.window(r)) > 1 for r in o.row_ranges)]
     _LongSum(plan, name, reduce, (through_window or long)[0]).apply()
     return True
+
+
+def operands_of(plan: Plan, name: str, reduce: str) -> list[Operands]:
+    """The operands of a contraction, for each of the two that may be the rows' one."""
+    root, nest = plan.nest(name), plan.nest(reduce)
+    found = loads(nest.computes[0].value)
+    if len({e.arg for e in found}) != 2 or len(found) != 2:
+        return []
+    if any(not loop.range.size.is_const for loop in (*root.loops, *nest.loops)):
+        return []
+    both = [_operands(root, nest, *pair) for pair in (found, found[::-1])]
+    return [operands for operands in both if operands is not None]
 
 
 def _operands(root: Nest, nest: Nest, rows: Expr, lanes: Expr) -> Operands | None:
@@ -169,7 +174,7 @@ def _is_long_sum(operands: Operands) -> bool:
     return len(operands.terms) > 1 and bool(near)
 
 
-class _Windows(Copies):
+class Windows(Copies):
     """The schedule for rows that are read through a window."""
 
     def apply(self, m: Expr, lines: Expr | None = None) -> None:
@@ -178,7 +183,7 @@ class _Windows(Copies):
         tile = self._fit_scratch(
             best_tile(plan.target, self.itemsize, m.size.arg, v.size.arg), phases
         )
-        in_place = lines is None and self._reads_in_place(m)
+        in_place = self._reads_in_place(m)
         blocked, block = self._block(m, lines, IN_PLACE_L2_SHARE if in_place else COPIED_L2_SHARE)
         images = [r for r in (*operands.shared, *operands.row_ranges) if r not in (m, blocked)]
         rows = []
@@ -210,7 +215,7 @@ class _Windows(Copies):
         self.store(line, panel)
         plan.prefetch_results(self.name)
         plan.share(self.name, shared_out)
-        if in_place:
+        if in_place and blocked is not None:
             self._prefetch_next_line(rows)
 
     def _outer_loops(
@@ -238,9 +243,14 @@ class _Windows(Copies):
         border.
         """
         rows = self.operands.rows
-        lines = [w for w in self.windows if len(w) > 1 and w[0] is not m]
+        windows = [w for w in self.windows if len(w) > 1]
+        lines = [w for w in windows if w[0] is not m]
         near = 0 < distance(rows.src[0], m) <= MAX_NEAR_STEP
-        if len(lines) != 1 or not near or self._crowds_cache_sets():
+        if not near or self._crowds_cache_sets():
+            return False
+        if not windows:
+            return True
+        if len(lines) != 1:
             return False
         window = self.operands.window(m)
         found = Window.of(rows, window)

@@ -28,6 +28,7 @@ from ferrule.codegen.schedules.cpu.blocks import schedule_blocks
 from ferrule.codegen.schedules.cpu.depthwise import schedule_taps
 from ferrule.codegen.schedules.cpu.gemv import panels
 from ferrule.codegen.schedules.cpu.inner_products import schedule_dots
+from ferrule.codegen.schedules.cpu.lines import schedule_lines
 from ferrule.codegen.schedules.packed import is_far, pack
 from ferrule.codegen.schedules.tensorize import intrinsic_for, tensorize_contraction
 from ferrule.codegen.schedules.tile import (
@@ -77,6 +78,7 @@ def schedule_contraction(plan: Plan, name: str) -> bool:
 
     dots = of("inner products", schedule_dots)
     tiles = [of(f"tiles along {v}", _tiles_along, v=v) for v in axes]
+    lines = of("lines", schedule_lines)
     copies = (
         of("tile registers", schedule_amx),
         of("taps", schedule_taps),
@@ -86,7 +88,7 @@ def schedule_contraction(plan: Plan, name: str) -> bool:
     return plan.best("copies", *copies) or plan.best(
         "form",
         *panels(plan, name, nest.name, far=True),
-        Proposal("in registers", lambda plan: plan.least("lanes", *tiles, dots)),
+        Proposal("in registers", lambda plan: plan.least("lanes", *tiles, lines, dots)),
     )
 
 
