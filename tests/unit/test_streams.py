@@ -34,6 +34,27 @@ def _iterations(kernel: Kernel) -> list[int]:
     return [int(end.substitute({chunks.range: const(i)}).arg) for i in range(chunks.size)]
 
 
+@pytest.mark.parametrize("places", [16, 27, 55, 96])
+@pytest.mark.parametrize("pools", [False, True])
+def test_every_second_element_is_shuffled_from_whole_vectors(places: int, pools: bool) -> None:
+    """Also in the last vector of a row, which begins earlier instead of gathering under a mask."""
+    x = load(1, 3, 2, 2 * places + 1)
+    if pools:
+        value = total(x.window(2, 3, 2), 3).reshape((3, 2, places))
+    else:
+        value = exp(x.stride((1, 1, 2)).shrink(((0, 3), (0, 2), (0, places))))
+    linearizer = Linearizer(store(value), WIDE).linearize()
+    loads = [u for u in linearizer.uops if u.op is UOps.LOAD]
+    assert loads
+    assert all(len(u.src) == 2 and u.src[1].lanes == 1 for u in loads)
+    values = np.random.default_rng(0).standard_normal(x.shape).astype(np.float32)
+    second = [values[..., k : k + 2 * places - 1 : 2] for k in range(3)]
+    expected = sum(second[1:], second[0]) if pools else np.exp(second[0])
+    found = np.full(expected.size, np.nan, np.float32)
+    interpret(linearizer.uops, [found, values.ravel()])
+    np.testing.assert_allclose(found.reshape(expected.shape), expected, rtol=1e-5, atol=1e-6)
+
+
 @pytest.mark.parametrize("size", [65_000, 100_000, 100_003, 12 * CHUNK_ELEMENTS])
 @pytest.mark.parametrize("dtype", [dtypes.float32, dtypes.int8, dtypes.float64])
 def test_the_last_chunk_ends_where_the_data_end(size: int, dtype: DType) -> None:

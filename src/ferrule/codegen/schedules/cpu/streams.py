@@ -19,6 +19,7 @@ from ferrule.codegen.plan import (
 )
 from ferrule.codegen.policy import MAX_SEGMENTS
 from ferrule.codegen.primitives.editing import ScheduleError
+from ferrule.codegen.primitives.loops import can_shift
 from ferrule.codegen.primitives.nests import MAX_EXPANDED_TERMS
 from ferrule.ir.expr import COSTLY, Expr, toposort
 from ferrule.ir.target import LINE_BYTES
@@ -132,9 +133,22 @@ def _choose_lanes(plan: Plan, name: str) -> None:
 
 
 def _vectorize_last(plan: Plan, name: str) -> None:
-    """Put lanes along the last loop, and copies of it until the loads repeat."""
-    r = plan.nest(name).loops[-1].range
+    """Put lanes along the last loop, and copies of it until the loads repeat.
+
+    Loads of every second element or so are shuffled from whole vectors. The last vector of lanes
+    would gather its elements under a mask, so it begins earlier where that is legal. A border's
+    conditions are left to `partition_loops`, which knows them by plain indices.
+    """
+    nest = plan.nest(name)
+    r = nest.loops[-1].range
     lanes, copies = _repeated(plan, name)
+    found = [e for c in nest.computes for e in loads(c.value)]
+    apart = any(1 < step_of(e.src[0], r) <= MAX_VECTORS for e in found)
+    apart = apart and all(r not in e.src[1].ranges for e in found)
+    if copies == 1 and apart and can_shift(plan.kernel, nest, r, lanes):
+        _, inner = plan.split(name, r, lanes, "shift")
+        plan.do("vectorize", name, inner)
+        return
     if copies == 1:
         plan.vectorize_inner(name, plan.nest(name).loops[-1])
         return
