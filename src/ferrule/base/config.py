@@ -35,6 +35,7 @@ PASSES = (
     "guests",
     "outputs",
     "merge",
+    "sizes",
     "pieces",
     "memory",
     "lengths",

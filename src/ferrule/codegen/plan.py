@@ -14,6 +14,7 @@ from ferrule.codegen.analysis.window import distance
 from ferrule.codegen.estimate import ERROR, cycles, least_cycles
 from ferrule.codegen.kernel import Kernel, Kind, Loop, Nest
 from ferrule.codegen.opt import PRIMITIVES, Opt
+from ferrule.codegen.policy import MIN_PARALLEL_WORK
 from ferrule.codegen.primitives.editing import (
     ScheduleError,
     depth_of,
@@ -35,9 +36,6 @@ from ferrule.ir.expr import (
 )
 from ferrule.ir.target import LINE_BYTES, PAGE_BYTES, Target
 
-MIN_PARALLEL_WORK = 150_000
-"""Operations, about 2 us of a core: with less work a kernel is not shared out among threads.
-Set in 2026-11; not measured by itself."""
 MAX_SCRATCH_BYTES = 3 << 20
 """Bytes of scratch memory of a thread, which is on its stack. Chosen as less than half of a stack,
 which has 8 MiB as a rule."""
@@ -46,9 +44,6 @@ CHUNKS_PER_THREAD = 4
 work. Set in 2026-11; not measured by itself."""
 MIN_LANES = 4
 """Lanes that are worth their shuffles and masks. Set in 2026-11; not measured by itself."""
-MAX_CACHED_BYTES = 16 << 20
-"""Bytes that the caches may keep until they are read again: half of a third cache of 32 MiB. Set in
-2026-11; not measured by itself."""
 PREFETCH_BYTES = 8192
 """Bytes of a piece of memory between the read and the prefetched place, about the latency of
 memory (Zen 4, 2026-11-22); in panels 8 to 64 KiB were equally good."""

@@ -22,6 +22,15 @@ MAX_SEGMENTS: Final = 17
 """Parts of all loops of a nest together, in each of which conditions on indices are known: each is
 a copy of the loop's body. Not measured; 17 is enough for 9 values side by side, of which neighbours
 share a vector."""
+MIN_PARALLEL_WORK: Final = 150_000
+"""Operations, about 2 us of a core: with less work a kernel is not shared out among threads.
+Set in 2026-11; not measured by itself."""
+CHUNK_ELEMENTS: Final = 8192
+"""Elements of a stream that one thread takes at a time. Set on 2026-11-21; not measured by
+itself."""
+MAX_CACHED_BYTES: Final = 16 << 20
+"""Bytes that the caches may keep until they are read again: half of a third cache of 32 MiB. Set in
+2026-11; not measured by itself."""
 _LOAD_BYTES: Final = 16
 """The widest load of one thread."""
 
@@ -84,6 +93,24 @@ def combines_in_one_kernel(target: Target) -> bool:
     (`codegen/schedules/gpu/split_reduce.py`).
     """
     return not _has_blocks(target)
+
+
+def sizes_of_one_program(
+    target: Target, size: int, work: int, itemsize: int
+) -> tuple[int, int] | None:
+    """The bounds between which element-wise work along memory has one schedule for any number of
+    elements, among them `size`; None if each number has its own.
+
+    Each element takes `work` operations, and the narrowest result `itemsize` bytes. Two chunks or
+    more are shared out, if that is enough work. Results that exceed the caches may bypass them.
+    Thread blocks have launches that differ by size.
+    """
+    if _has_blocks(target) or size * itemsize >= MAX_CACHED_BYTES:
+        return None
+    shared = max(2 * CHUNK_ELEMENTS, -(-MIN_PARALLEL_WORK // work))
+    if size < shared:
+        return 1, shared - 1
+    return shared, (MAX_CACHED_BYTES - 1) // itemsize
 
 
 def copies_own_memory(target: Target) -> bool:

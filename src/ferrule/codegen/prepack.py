@@ -15,8 +15,8 @@ from math import prod
 
 from ferrule.base.records import dataclass
 from ferrule.codegen.kernel import Compute, Kernel, Kind, Loop, Nest, Store, expressions, show
-from ferrule.codegen.plan import MIN_PARALLEL_WORK, load_step, loads
-from ferrule.codegen.policy import copies_own_memory
+from ferrule.codegen.plan import load_step, loads
+from ferrule.codegen.policy import MIN_PARALLEL_WORK, copies_own_memory
 from ferrule.codegen.primitives.editing import map_reads
 from ferrule.codegen.wellformed import verify
 from ferrule.ir.dtype import DType

@@ -137,6 +137,10 @@ class JITRunner:
             raise NotImplementedError(f"{type(self).__name__} does not define at")
         return self
 
+    def sized(self, size: int) -> JITRunner:
+        """The runner of a kernel for any number of elements, its only variable, with this one."""
+        raise NotImplementedError(f"{type(self).__name__} is no kernel")
+
     def costs(self, size: int, var_vals: Mapping[Any, int]) -> tuple[int, int]:
         """The operations and the bytes of a run whose first buffer has so many elements."""
         ops, mem = as_expr(self.op_estimate), as_expr(self.mem_estimate)
@@ -210,6 +214,8 @@ class ASTRunner(JITRunner):
         self._sized: dict[tuple[int, ...], _Sized] = {}
         self.fixed: tuple[int, ...] = ()
         """The values of the AST's variables, if they are the same in each run; `vars` is empty."""
+        self.is_general = False
+        """True if the kernel is for any length, and slower than one for the length in `fixed`."""
         if self.facts is not None:
             self.op_estimate = self.facts.op_estimate
             self.mem_estimate = self.facts.mem_estimate
@@ -218,11 +224,6 @@ class ASTRunner(JITRunner):
             self.reads = self.facts.reads
             self._needed = 1 + max(self.writes | self.reads)
             self._least_bytes = self.facts.least_bytes
-
-    @property
-    def is_general(self) -> bool:
-        """True if the kernel is for any length, and gets the one of its runs as `fixed`."""
-        return bool(self.fixed)
 
     def at(self, var_vals: Mapping[Any, int]) -> ASTRunner:
         """The runner of the same kernel with these values of its variables in each run."""
@@ -234,6 +235,13 @@ class ASTRunner(JITRunner):
         runner.op_estimate, runner.mem_estimate = sized.ops, sized.mem
         runner._least_bytes = (*self._least_bytes, *sized.least_bytes)
         runner.vars = ()
+        runner.is_general = True
+        return runner
+
+    def sized(self, size: int) -> ASTRunner:
+        """The runner of a kernel for any number of elements, its only variable, with this one."""
+        runner = self.at(dict.fromkeys(self.vars, size))
+        runner.is_general = False
         return runner
 
     def _at(self, values: tuple[int, ...]) -> _Sized | None:
@@ -396,11 +404,6 @@ class RowFunction(CompiledASTRunner):
         self.values = values
         self.fixed = (rows, size, width, *values)
         self.mem_estimate = 8 * rows * (size + width)
-
-    @property
-    def is_general(self) -> bool:
-        """False: the sizes are of this function alone."""
-        return False
 
     @property
     def stride(self) -> int:

@@ -437,7 +437,7 @@ class _LoopPlan:
         if isinstance(step.ast.op, LoadOps):
             runner: JITRunner = step.ast.arg
         else:
-            runner = runners[plan.places[step.places[0]].device][step.ast]
+            runner = step.sized(runners[plan.places[step.places[0]].device][step.ast])
         return runner.at(self._lengths) if self._lengths else runner
 
     def _table(self, memory: Buffer | None) -> Stream:

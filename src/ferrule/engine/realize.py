@@ -117,7 +117,7 @@ def _prepare_plan(plan: ExecutionPlan, settings: Config) -> None:
     tuned = Compiled.tuned
     runners = prepare(plan.kernels)
     found = [
-        runners[plan.places[step.places[0]].device][step.ast]
+        step.sized(runners[plan.places[step.places[0]].device][step.ast])
         if not isinstance(step.ast.op, LoadOps)
         else None
         if step.ast.op is LoadOps.FROM

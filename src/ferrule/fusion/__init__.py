@@ -16,6 +16,7 @@ from ferrule.base.threadstate import ThreadState, left_behind, this_thread
 from ferrule.codegen.policy import combines_in_one_kernel, part_alignment, tiles_stages
 from ferrule.device import Compiled, Device
 from ferrule.device.memory_planner import plan_arenas
+from ferrule.fusion.any_size import SharedPrograms
 from ferrule.fusion.concat import place_pieces
 from ferrule.fusion.cut import cut as cut_into_kernels
 from ferrule.fusion.dynamic.families import family_of
@@ -34,7 +35,7 @@ from ferrule.fusion.plans.matcher import PAYS_AFTER, Matcher, matcher_of
 from ferrule.fusion.plans.plan_key import GraphForm, PlanKey
 from ferrule.fusion.slots import Slot, Slots
 from ferrule.fusion.tasks import Reader, Task
-from ferrule.fusion.trees import TreeBuilder
+from ferrule.fusion.trees import Trees
 from ferrule.ir.expr import Expr, Variable, sint, unbind
 from ferrule.ir.lazy import LazyBuffer
 from ferrule.ir.lazyop import BufferOps, LazyOp, LoadOps, ScheduleItem
@@ -414,6 +415,8 @@ class _Work:
     var_vals: dict[Variable, int]
     node: LazyBuffer
     """The node that is its first output, or that it is a part of."""
+    size: int | None = None
+    """The number of elements, if the kernel is for any."""
 
 
 def _plan(
@@ -426,8 +429,10 @@ def _plan(
     pieces = place_pieces(graph, roots, tasks, alignment)
     reader = Reader(roots, pieces.layouts)
     hazards = Hazards(graph, tasks, reader, pieces)
-    order = hazards.ordered()
-    whole = [_work(task, reader, hazards.slots, graph.symbolic, alignment) for task in order]
+    trees = Trees(reader, hazards.slots, symbolic=graph.symbolic, alignment=alignment)
+    programs = SharedPrograms(trees, hazards.slots, target)
+    order = hazards.ordered(programs)
+    whole = [_work(task, trees, programs, hazards.slots) for task in order]
     if tiles_stages(target):
         unsuited = _with_unsuited_stages(order, whole)
         if unsuited:
@@ -449,12 +454,12 @@ def _with_unsuited_stages(tasks: list[Task], works: list[_Work]) -> set[LazyBuff
     return {task.outputs[0] for task, ast in staged if not can_fuse_reduces(lower(ast, "chain"))}
 
 
-def _work(task: Task, reader: Reader, slots: Slots, symbolic: bool, alignment: int) -> _Work:
+def _work(task: Task, trees: Trees, programs: SharedPrograms, slots: Slots) -> _Work:
     if task.is_kernel:
-        builder = TreeBuilder(task, reader, slots, symbolic, alignment)
-        ast = builder.build()
+        tree, shared = trees.of(task), programs.of(task)
+        ast, size = (tree.ast, None) if shared is None else (shared.ast, shared.size)
         outputs = len({slots[root] for root in task.outputs})
-        return _Work(ast, builder.slots, outputs, builder.var_vals, task.outputs[0])
+        return _Work(ast, tree.slots, outputs, tree.var_vals, task.outputs[0], size)
     root, *results = task.outputs
     sources = [task.instead.get(source, source) for source in root.srcs]
     nodes = (root, *results, *sources)
@@ -550,6 +555,7 @@ def _execution_plan(
             work.outputs,
             tuple(work.var_vals),
             number.get(work.node),
+            work.size,
         )
         for work in works
     ]

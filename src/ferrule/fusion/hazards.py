@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from typing import TypeAlias, final
 
 from ferrule.base.config import config
+from ferrule.fusion.any_size import SharedPrograms
 from ferrule.fusion.concat import Pieces
 from ferrule.fusion.graph import Graph, late_readers
 from ferrule.fusion.horizontal_elementwise import merge_small
@@ -199,8 +200,11 @@ class Hazards:
 
     # -- between tasks ---------------------------------------------------------------------------
 
-    def ordered(self) -> list[Task]:
-        """The tasks, small ones merged, in an order in which each may run."""
+    def ordered(self, programs: SharedPrograms) -> list[Task]:
+        """The tasks, small ones merged, in an order in which each may run.
+
+        Finds the `programs` that tasks share; these tasks are not merged.
+        """
         nothing = Temporaries({})
         while True:
             after = self.successors()
@@ -209,8 +213,11 @@ class Hazards:
                 break
             self._break_cycle(set(self.tasks) - set(order))
         self.tasks = order
-        if "merge" not in config().FERRULE_SKIP:
-            self.tasks = merge_small(order, after, self.slots)
+        skipped = config().FERRULE_SKIP
+        if "sizes" not in skipped:
+            programs.find(order)
+        if "merge" not in skipped:
+            self.tasks = merge_small(order, after, self.slots, programs)
         if len(self.tasks) < len(order):
             self._producer = {root: task for task in self.tasks for root in task.outputs}
             after = self.successors()

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import Any, final
 
+from ferrule.base.records import dataclass
 from ferrule.fusion.slots import Slot, Slots
 from ferrule.fusion.tasks import Reader, Task
 from ferrule.ir.expr import Expr, Variable, unbind
@@ -25,7 +26,39 @@ from ferrule.ir.shape.view import ShapeError, View
 
 
 @final
-class TreeBuilder:
+@dataclass(frozen=True)
+class Tree:
+    """The AST of a task, the memory of its buffer numbers, and the values of its variables."""
+
+    ast: LazyOp
+    slots: list[Slot]
+    var_vals: dict[Variable, int]
+
+
+@final
+class Trees:
+    """The ASTs of tasks, each built once. See `_TreeBuilder` for the arguments."""
+
+    def __init__(
+        self, reader: Reader, slots: Slots, *, symbolic: bool = False, alignment: int = 1
+    ) -> None:
+        self._reader = reader
+        self._slots = slots
+        self._symbolic = symbolic
+        self._alignment = alignment
+        self._built: dict[Task, Tree] = {}
+
+    def of(self, task: Task) -> Tree:
+        """The AST of a task that is a kernel."""
+        found = self._built.get(task)
+        if found is None:
+            builder = _TreeBuilder(task, self._reader, self._slots, self._symbolic, self._alignment)
+            found = self._built[task] = Tree(builder.build(), builder.slots, builder.var_vals)
+        return found
+
+
+@final
+class _TreeBuilder:
     """Builds the AST of one task. `slots` lists the memory of the AST's buffer numbers.
 
     Where memory is divisible, a buffer is only the part of it that the kernel uses. So one kernel
@@ -34,7 +67,7 @@ class TreeBuilder:
     """
 
     def __init__(
-        self, task: Task, reader: Reader, slots: Slots, symbolic: bool, alignment: int = 1
+        self, task: Task, reader: Reader, slots: Slots, symbolic: bool, alignment: int
     ) -> None:
         self.task = task
         self.reader = reader

@@ -53,6 +53,12 @@ class Step:
     variables: tuple[Variable, ...]
     node: int | None = None
     """The number of the node that is its first output; None if that is none of the graph."""
+    size: int | None = None
+    """The number of elements, the kernel's only variable, if the kernel is for any."""
+
+    def sized(self, runner: JITRunner) -> JITRunner:
+        """The runner of the kernel, for the number of elements of this step."""
+        return runner if self.size is None else runner.sized(self.size)
 
 
 @final
@@ -119,6 +125,8 @@ def _give_up_replaced(version: LazyBuffer, buffer: Buffer) -> None:
 
 def _item(step: Step, used: list[Buffer], values: Values) -> ScheduleItem:
     outputs = tuple(used[: step.outputs])
+    if step.size is not None:
+        values = dict.fromkeys(step.ast.vars(), step.size)
     return ScheduleItem(step.ast, outputs[0], tuple(used[step.outputs :]), values, outputs)
 
 

@@ -22,6 +22,7 @@ from ferrule.base.fingerprint import fingerprint, source_files
 from ferrule.device import codegen_files, codegen_fingerprint
 from ferrule.fusion.plans.execution_plan import ExecutionPlan, Place, Step
 from ferrule.ir.dtype import DType, dtype_from_name
+from ferrule.ir.expr import Variable
 from ferrule.ir.lazyop import ConstBuffer, LazyOp, MemBuffer, Op
 from ferrule.ir.shape.shapetracker import ShapeTracker
 from ferrule.ir.shape.view import View
@@ -137,7 +138,7 @@ def to_bytes(plan: ExecutionPlan) -> bytes:
         (node.op, tuple([numbers[source] for source in node.src]), node.arg) for node in numbers
     ]
     steps = [
-        (numbers[step.ast], step.ast.key, step.places, step.outputs, step.node)
+        (numbers[step.ast], step.ast.key, step.places, step.outputs, step.node, step.size)
         for step in plan.steps
     ]
     places = [(p.device, p.dtype, p.size, p.node, p.arena, p.offset, p.whole) for p in plan.places]
@@ -154,10 +155,10 @@ def from_bytes(entry: bytes) -> ExecutionPlan:
         for op, sources, arg in rows:
             nodes.append(LazyOp(op, tuple([nodes[source] for source in sources]), arg))
         steps = []
-        for number, key, used, outputs, node in stored:
+        for number, key, used, outputs, node, size in stored:
             ast = nodes[number]
             ast.set_key(key)
-            steps.append(Step(ast, used, outputs, (), node))
+            steps.append(Step(ast, used, outputs, (), node, size))
         return ExecutionPlan(
             tuple([Place(*place) for place in places]), arenas, tuple(steps), results
         )
@@ -179,7 +180,15 @@ _MALFORMED: Final = (
 
 _PARTS: Final[Mapping[tuple[str, str], Any]] = {
     (part.__module__, part.__name__): part
-    for part in (*get_args(Op), MemBuffer, ConstBuffer, ShapeTracker, View, dtype_from_name)
+    for part in (
+        *get_args(Op),
+        MemBuffer,
+        ConstBuffer,
+        ShapeTracker,
+        View,
+        dtype_from_name,
+        Variable,
+    )
 }
 
 

@@ -12,15 +12,14 @@ from math import prod
 from ferrule.codegen.analysis.vector_shuffles import MAX_VECTORS
 from ferrule.codegen.kernel import Kind, Loop, Nest
 from ferrule.codegen.plan import (
-    MAX_CACHED_BYTES,
     MIN_LANES,
-    MIN_PARALLEL_WORK,
     Plan,
     Proposal,
     bytes_loaded,
     loads,
     step_of,
 )
+from ferrule.codegen.policy import MAX_CACHED_BYTES, MIN_PARALLEL_WORK
 from ferrule.codegen.primitives.editing import descendants, is_combined
 from ferrule.codegen.primitives.nests import mergeable, shared_row
 from ferrule.codegen.schedules.cpu.gemv import panels

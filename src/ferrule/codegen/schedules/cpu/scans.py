@@ -8,7 +8,8 @@ from collections.abc import Sequence
 from math import prod
 
 from ferrule.codegen.kernel import Nest
-from ferrule.codegen.plan import MIN_LANES, MIN_PARALLEL_WORK, Plan, loads, step_of
+from ferrule.codegen.plan import MIN_LANES, Plan, loads, step_of
+from ferrule.codegen.policy import MIN_PARALLEL_WORK
 from ferrule.codegen.primitives.editing import ScheduleError
 from ferrule.codegen.primitives.scans import scanned
 from ferrule.codegen.schedules.cpu.rows import partition_joins

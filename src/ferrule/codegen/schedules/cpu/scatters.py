@@ -11,7 +11,8 @@ from math import prod
 
 from ferrule.codegen.analysis.injective_stores import Digit, owned_digit
 from ferrule.codegen.kernel import Nest, Store, stores_to_one_place
-from ferrule.codegen.plan import MIN_PARALLEL_WORK, Plan, step_of
+from ferrule.codegen.plan import Plan, step_of
+from ferrule.codegen.policy import MIN_PARALLEL_WORK
 from ferrule.codegen.primitives.nests import chosen_place
 from ferrule.ir.expr import Expr
 

@@ -10,23 +10,22 @@ from ferrule.codegen.analysis.vector_shuffles import MAX_VECTORS, period
 from ferrule.codegen.analysis.window import distance
 from ferrule.codegen.kernel import Kind, Nest
 from ferrule.codegen.plan import (
-    MAX_CACHED_BYTES,
     MIN_LANES,
-    MIN_PARALLEL_WORK,
     Plan,
     loads,
     step_of,
 )
-from ferrule.codegen.policy import MAX_SEGMENTS
+from ferrule.codegen.policy import (
+    CHUNK_ELEMENTS,
+    MAX_CACHED_BYTES,
+    MAX_SEGMENTS,
+    MIN_PARALLEL_WORK,
+)
 from ferrule.codegen.primitives.editing import ScheduleError
 from ferrule.codegen.primitives.loops import can_shift
 from ferrule.codegen.primitives.nests import MAX_EXPANDED_TERMS
 from ferrule.ir.expr import COSTLY, Expr, toposort
 from ferrule.ir.target import LINE_BYTES
-
-# Set on 2026-11-21; not measured by themselves.
-CHUNK_ELEMENTS = 8192
-"""Elements of a stream that one thread takes at a time."""
 
 
 def schedule_stream(plan: Plan, name: str) -> bool:
