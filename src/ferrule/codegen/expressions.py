@@ -67,10 +67,21 @@ class Lowering:
         self.stages: list[tuple[LazyOp, Index]] = []
         """The STAGE nodes met so far, each with the index at which it is read."""
         self._own_ranges: dict[LazyOp, tuple[Expr, ...]] = {}
+        self._phased: frozenset[Expr] = frozenset()
         self._number = itertools.count()
 
-    def lower(self, root: LazyOp, idx: Index, valid: Expr = TRUE) -> Expr:
-        """The value of a node at an index, by a stack of generators instead of recursion."""
+    def lower(
+        self,
+        root: LazyOp,
+        idx: Index,
+        valid: Expr = TRUE,
+        phased: frozenset[Expr] = frozenset(),
+    ) -> Expr:
+        """The value of a node at an index, by a stack of generators instead of recursion.
+
+        `phased` are the ranges that can be divided into phases (`polyphase.py`).
+        """
+        self._phased = phased
         stack: list[tuple[Visit, Rule]] = []
         pending: Visit | None = (root, idx, valid)
         result: Expr | None = None
@@ -172,7 +183,7 @@ class Lowering:
         if not ranges:
             return body
         if monoid.op is ExprOp.ADD:
-            sparse = _sparse_axes(body, at)
+            sparse = _sparse_axes(body, at, self._phased)
             if sparse:
                 inside = all_of(found.inside for found in sparse.values())
                 at |= {a: found.index for a, found in sparse.items()}
@@ -229,7 +240,9 @@ def _index_at(idx: Index, at: Mapping[int, Expr]) -> Index:
     return tuple(at.get(a, i) for a, i in enumerate(idx))
 
 
-def _sparse_axes(body: Expr, at: Mapping[int, Expr]) -> dict[int, NonzeroTerms]:
+def _sparse_axes(
+    body: Expr, at: Mapping[int, Expr], phased: frozenset[Expr]
+) -> dict[int, NonzeroTerms]:
     """The axes of a sum along which only some terms are not zero, each with these terms.
 
     A condition may relate two axes, as that of a diagonal does. The index along one of them then
@@ -239,7 +252,7 @@ def _sparse_axes(body: Expr, at: Mapping[int, Expr]) -> dict[int, NonzeroTerms]:
     for axis, r in at.items():
         if any(r in other.index.ranges for other in found.values()):
             continue
-        terms = nonzero_terms(body, r)
+        terms = nonzero_terms(body, r, phased)
         if terms is not None and terms.index.ranges.isdisjoint(at[a] for a in found):
             found[axis] = terms
     return found

@@ -170,8 +170,9 @@ class _Builder:
             return
         idx = _index(f"i{number}", node.shape)
         met = len(lowering.stages)
-        compute = _store(name, node, lowering.lower(value, idx), idx)
         ranges = [i for i in idx if not i.is_const]
+        found = lowering.lower(value, idx, phased=frozenset(ranges))
+        compute = _store(name, node, found, idx)
         stages = dict(lowering.stages[met:])
         if stages and self._add_sum(compute, ranges, stages):
             return

@@ -19,11 +19,16 @@ def strides_of(value: Expr, ranges: Sequence[Expr]) -> dict[Expr, int]:
     """The ranges whose remainder decides which terms count, each with its divisor."""
     found: dict[Expr, set[int]] = {}
     for remainder in _remainders([value]):
-        terms, _ = remainder.src[0].linear()
         for r in ranges:
-            if terms.get(r) == 1 and r.size.is_const and r.size.arg > remainder.src[1].arg:
+            if _has_phases(remainder, r):
                 found.setdefault(r, set()).add(remainder.src[1].arg)
     return {r: steps.pop() for r, steps in found.items() if len(steps) == 1}
+
+
+def _has_phases(remainder: Expr, r: Expr) -> bool:
+    """True if a remainder goes through all its values, more than once, along a range."""
+    terms, _ = remainder.src[0].linear()
+    return terms.get(r) == 1 and r.size.is_const and r.size.arg > remainder.src[1].arg
 
 
 def digits_of(value: Expr, ranges: Sequence[Expr]) -> dict[Expr, tuple[int, ...]]:
@@ -63,10 +68,14 @@ class NonzeroTerms:
     """The condition that there is such a term."""
 
 
-def nonzero_terms(body: Expr, r: Expr) -> NonzeroTerms | None:
+def nonzero_terms(
+    body: Expr, r: Expr, phased: Set[Expr] = frozenset()
+) -> NonzeroTerms | None:
     """The terms of a sum over `r` that are not zero.
 
-    None if no remainder decides it, or only one with too many values.
+    None if no remainder decides it, or only one with too many values; nor if one of the ranges
+    `phased` decides it, which are to be divided into phases first. Else bounds would depend on both
+    that range and the counter of terms, and neither factor of a product could go without them.
     """
     for condition in _divisibilities([body]):
         remainder = condition.src[0]
@@ -74,6 +83,8 @@ def nonzero_terms(body: Expr, r: Expr) -> NonzeroTerms | None:
         step, number = rest.get(r, 0), int(remainder.src[1].arg)
         others = {x: c for x, c in rest.items() if x is not r}
         if gcd(step, number) != 1 or any(r in x.ranges for x in others) or not r.size.is_const:
+            continue
+        if any(x in phased and _has_phases(remainder, x) for x in others):
             continue
         if not is_zero_without(condition, body):
             continue
