@@ -97,6 +97,16 @@ def test_a_strided_adjoint_is_one_sum_without_remainders(
     assert "//" not in show(kernel)
 
 
+@pytest.mark.parametrize("out", [2, 3, 5])
+@pytest.mark.parametrize(("taps", "stride"), [(3, 2), (5, 2), (5, 3), (7, 4)])
+def test_an_adjoint_of_few_places_is_one_sum_too(taps: int, stride: int, out: int) -> None:
+    length = (out - 1) * stride + taps
+    for padding in range(min(taps, (length - 1) // 2)):
+        kernel = lower(adjoint(taps, stride, padding, out=out), "adjoint")
+        assert len(kernel.nests) == 2, padding
+        assert "%" not in show(kernel)
+
+
 def test_filters_of_all_groups_are_written_as_group_and_filter() -> None:
     rows, columns = load(1, 4, 3, 1, 16), load(2, 1, 3, 5, 16)
     product = mul(rows.expand((4, 3, 5, 16)), columns.expand((4, 3, 5, 16)))

@@ -196,6 +196,23 @@ def test_batchnorm_is_one_kernel_for_many_channels() -> None:
     assert len(kernels(centred / ((centred * centred).mean(0, 2, 3) + 1e-5).sqrt())) == 1
 
 
+def test_a_contraction_finds_interleaved_elements_in_order() -> None:
+    filters = value(1, 64, 32, 1, seed=1)
+
+    def product(pixels: LazyBuffer) -> Value:  # (1, 32, pixels) times the filters
+        return (Value(pixels.reshape((1, 1, 32, 4096))) * filters).sum(2)
+
+    parts = value(1, 32, 2, 2, 32, 32).node
+    shuffled = parts.permute((0, 1, 4, 2, 5, 3)).reshape((1, 32, 64, 64))
+    small = value(1, 32, 64, 32, 1).node
+    repeated = small.expand((1, 32, 64, 32, 2)).reshape((1, 32, 64, 64))
+    turned = value(1, 64, 32, 64).node.permute((0, 2, 1, 3)).reshape((1, 32, 64, 64))
+    halves = value(2, 32, 32, 64).node.permute((1, 2, 0, 3)).reshape((1, 32, 64, 64))
+    counts = [len(kernels(product(image))) for image in (shuffled, repeated, turned, halves)]
+    assert counts == [2, 2, 1, 1]
+    assert len(kernels(Value(shuffled).sum(1))) == 1
+
+
 def test_attention_is_one_kernel_that_keeps_its_scores() -> None:
     query, key, values = (value(2, 64, 32, seed=seed) for seed in range(3))
     (item,) = kernels(softmax(query @ key.transposed * 0.125) @ values)

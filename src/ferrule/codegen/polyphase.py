@@ -68,9 +68,7 @@ class NonzeroTerms:
     """The condition that there is such a term."""
 
 
-def nonzero_terms(
-    body: Expr, r: Expr, phased: Set[Expr] = frozenset()
-) -> NonzeroTerms | None:
+def nonzero_terms(body: Expr, r: Expr, phased: Set[Expr] = frozenset()) -> NonzeroTerms | None:
     """The terms of a sum over `r` that are not zero.
 
     None if no remainder decides it, or only one with too many values; nor if one of the ranges

@@ -317,6 +317,8 @@ class _Cutter:
     # -- whether to fuse -------------------------------------------------------------------------
 
     def _is_fused(self, node: LazyBuffer, visits: Visits) -> bool:
+        if "fusion" not in self.skipped and self.gains.is_worth_moving(node, visits):
+            return False
         if is_always_fused(node) or self._moves_a_load(node):
             return True
         if "fusion" in self.skipped:

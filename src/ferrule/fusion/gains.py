@@ -11,6 +11,7 @@ from ferrule.codegen.policy import fills_vectors, repeats_long_sums, tiles_stage
 from ferrule.fusion.costs import SMALL_KERNEL_OPERATIONS, Cost, Costs, factors
 from ferrule.fusion.graph import value_sources
 from ferrule.fusion.groups import MAX_NODES, Fusion, Visits
+from ferrule.fusion.views import interleaves
 from ferrule.ir.lazy import LazyBuffer
 from ferrule.ir.lazyop import BinaryOps, LoadOps, MovementOps, ReduceOps
 from ferrule.ir.shape.layout import storage_size
@@ -179,6 +180,23 @@ class Gains:
         fused = below.loaded * (len(visits) - below.reading + rereads)
         seconds = (through_memory - fused) * self.byte_seconds + _LAUNCH_SECONDS
         return self._seconds(extra * below.work / max(cost.size, 1)) <= seconds
+
+    def is_worth_moving(self, node: LazyBuffer, visits: Visits) -> bool:
+        """True if a contraction that reads interleaved elements should find them in order.
+
+        Else each lane of each load is gathered, though an element is loaded many times. A copy has
+        to take less time than the contraction.
+        """
+        if not self.fills_vectors or not interleaves(node):
+            return False
+        copied = 2 * self.costs.nbytes[node] * self.byte_seconds + _LAUNCH_SECONDS
+        contractions = [
+            fusion.contraction
+            for fusion, indices in visits.items()
+            if fusion.contraction is not None and any(indices.values())
+        ]
+        costs = [self.costs[contraction] for contraction in contractions]
+        return any([self._seconds(2 * cost.each * cost.size) > copied for cost in costs])
 
     def _is_scattered(self, visits: Visits) -> bool:
         """True if a processor would compute the node without vectors, in a kernel that scatters.

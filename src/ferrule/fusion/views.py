@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from functools import lru_cache
 from typing import final
 
@@ -56,6 +56,48 @@ def view_of(node: LazyBuffer, memory: LazyBuffer) -> View | None:
     for moved in reversed(chain):
         view = None if view is None else move(view, moved)
     return view
+
+
+def interleaves(node: LazyBuffer) -> bool:
+    """True for a RESHAPE that puts other elements between neighbours in memory.
+
+    Examples are a pixel shuffle, and an image in which each pixel is repeated along the row. No
+    view expresses it, and lanes that read along the row gather.
+    """
+    if node.op is not MovementOps.RESHAPE:
+        return False
+    memory = source = node.srcs[0]
+    while is_movement(memory):
+        memory = memory.srcs[0]
+    view = view_of(source, memory)
+    if view is None or reshape(view, node.shape) is not None:
+        return False
+    return any(
+        view.strides[axis] == 1
+        for axes in _joined_axes(view.shape, node.shape)
+        for axis in axes[:-1]
+    )
+
+
+def _joined_axes(shape: tuple[sint, ...], joined: tuple[sint, ...]) -> Iterator[list[int]]:
+    """The axes of `shape`, but those of size 1, by the axes of another shape that they become.
+
+    None of those that become parts of several, or of which a size is symbolic.
+    """
+    sizes = [size for size in shape if isinstance(size, int)]
+    wanted = [size for size in joined if isinstance(size, int) and size > 1]
+    if len(sizes) < len(shape) or 0 in sizes:
+        return
+    axes: list[int] = []
+    whole = 1
+    for axis, size in enumerate(sizes):
+        if size > 1:
+            axes.append(axis)
+            whole *= size
+            if wanted and whole == wanted[0]:
+                yield axes
+                axes, whole = [], 1
+                wanted.pop(0)
 
 
 @final
