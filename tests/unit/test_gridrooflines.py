@@ -60,6 +60,7 @@ PROGRAMS: dict[str, Callable[[], Tensor]] = {
     "softmax of columns": lambda: empty(4096, 4096).softmax(0),
     "layernorm": lambda: nn.LayerNorm(1024)(empty(4096, 1024)),
     "argmax": lambda: empty(4096, 4096).argmax(1),
+    "greatest of many": lambda: empty(1 << 20).topk(10)[0],
     "running totals": lambda: empty(64, 4096).cumsum(1),
     "running totals of columns": lambda: empty(4096, 256).cumsum(0),
     "a long running total": lambda: empty(1 << 24).cumsum(0),

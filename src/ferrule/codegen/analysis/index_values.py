@@ -34,6 +34,12 @@ def _whole(value: Any) -> Any:
     return np.clip(np.nan_to_num(value), -(1 << 31), 1 << 31).astype(np.int64)
 
 
+def _wrapped(value: Any) -> Any:
+    """A literal as NumPy's integers have it: the upper half of 64 unsigned bits is negative."""
+    is_large = isinstance(value, int) and value >= 1 << 63
+    return value - (1 << 64) if is_large else value
+
+
 def _clamped(a: Any, b: Any) -> Any:
     """The lesser of two values; but a clamp of what is loaded leaves it spread."""
     return np.where(a > b, a % np.maximum(b + 1, 1), a)
@@ -86,7 +92,7 @@ def sampled(root: Expr, places: Places, sample: Any = 0) -> Any:
     for e in toposort([root]):
         src = [known[s] for s in e.src]
         if e.op is ExprOp.CONST:
-            known[e] = e.arg
+            known[e] = _wrapped(e.arg)
         elif e.op is ExprOp.VARIABLE:
             known[e] = e.max
         elif e.op is ExprOp.RANGE:
