@@ -9,7 +9,7 @@ import ferrule.engine.realize
 import ferrule.fusion
 from ferrule.engine.realize import Runners, prepare, settle_writes
 from ferrule.fusion import Schedule, _known_graphs, _matchers, _plans
-from ferrule.fusion.dynamic.families import _families
+from ferrule.fusion.dynamic.families import _families, _only_forms
 from ferrule.ops import LazyOp
 
 
@@ -53,3 +53,4 @@ def forget() -> None:
     _matchers.clear()
     _plans.clear()
     _families.clear()
+    _only_forms.clear()

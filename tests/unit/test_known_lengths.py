@@ -43,6 +43,22 @@ def test_other_lengths_are_not_looked_at(looked_at: list[None]) -> None:
     assert len(looked_at) == 2
 
 
+def test_equal_lengths_have_the_plan_of_different_ones(work: Work) -> None:
+    """Parts with equal lengths share their constants, so that the graph has fewer nodes."""
+    counts = np.random.default_rng(0).integers(5, 9, (60, 4)).tolist()
+    planned = []
+    for lengths in counts:
+        parts = [Tensor(X[:n]).realize() for n in lengths]
+        work.plans = 0
+        sums = [(part.maximum(0.5) * (k + 2.0)).sum(0) for k, part in enumerate(parts)]
+        found = sum(sums, Tensor(np.zeros(6, np.float32))).numpy()
+        planned.append(work.plans)
+        expected = sum((np.maximum(X[:n], 0.5) * (k + 2)).sum(0) for k, n in enumerate(lengths))
+        np.testing.assert_allclose(found, expected, 1e-4, 1e-4)
+    assert len({tuple(lengths) for lengths in counts}) > 40
+    assert sum(planned) <= 8
+
+
 def test_all_lengths_are_right() -> None:
     for n in LENGTHS * 2:
         x = Tensor(X[:n]).realize()

@@ -19,12 +19,17 @@ from ferrule.device.memory_planner import plan_arenas
 from ferrule.fusion.any_size import SharedPrograms
 from ferrule.fusion.concat import place_pieces
 from ferrule.fusion.cut import cut as cut_into_kernels
-from ferrule.fusion.dynamic.families import family_of
+from ferrule.fusion.dynamic.families import Family, family_of, has_only_form
 from ferrule.fusion.dynamic.known_lengths import schedule_of_known_lengths
 from ferrule.fusion.dynamic.lengths import schedule_of_any_length
 from ferrule.fusion.dynamic.offsets import stand_in
 from ferrule.fusion.dynamic.parameters import Parameters, by_node, constants_of, parameters_of
-from ferrule.fusion.dynamic.stand_in import StandIn, generalised, nodes_by
+from ferrule.fusion.dynamic.stand_in import (
+    StandIn,
+    generalised,
+    nodes_by,
+    with_own_constants,
+)
 from ferrule.fusion.expansion import expanded
 from ferrule.fusion.graph import Graph, nodes_to_compute, note_passed
 from ferrule.fusion.hazards import Hazards
@@ -252,7 +257,7 @@ def _generalised(
     family = family_of((skipped, *rest))
     family.count(now)
     if "lengths" not in skipped and not this_thread.state.specialises:
-        found = schedule_of_any_length(graph, family, now, _plan, target, keyed)
+        found = _schedule_of_any_length(graph, family, now, rest, target, keyed)
         if found is not None:
             return found
     constants, offsets = family.changes(now)
@@ -272,6 +277,33 @@ def _generalised(
     if not other.graph.parts and not other.graph.symbolic:
         remember(other_form.key, other)
     return other.named(schedule)
+
+
+def _schedule_of_any_length(
+    graph: Graph,
+    family: Family,
+    now: Parameters,
+    rest: Hashable,
+    target: Target,
+    keyed: KeyedGraph | None,
+) -> Schedule | None:
+    """`schedule_of_any_length`, whichever of the lengths are equal.
+
+    Graphs of equal ops have several forms if equal lengths share constants. Such forms are one
+    family, in which each use has a constant of its own.
+    """
+    ops = tuple([node.op for node in graph.everything if node.op is not LoadOps.CONST])
+    if not graph.symbolic and not has_only_form(ops, rest):
+        apart = with_own_constants(graph)
+        whole = graph if apart is None else apart.graph
+        each, others = parameters_of(whole, GraphForm(whole, target))
+        all_forms = family_of(("apart", config().FERRULE_SKIP, *others))
+        all_forms.count(each)
+        if all_forms.has_laws or family.is_new:
+            found = schedule_of_any_length(whole, all_forms, each, _plan, target, None)
+            if found is not None:
+                return found if apart is None else apart.named(found)
+    return schedule_of_any_length(graph, family, now, _plan, target, keyed)
 
 
 def _remember(keyed: KeyedGraph, graph: Graph, key: PlanKey, other: StandIn | None) -> None:

@@ -88,6 +88,16 @@ class Family:
             alike = self._alike[now.sizes] = _Alike(now)
         alike.add(now)
 
+    @property
+    def is_new(self) -> bool:
+        """True if all graphs that were counted have equal sizes."""
+        return len(self._alike) == 1
+
+    @property
+    def has_laws(self) -> bool:
+        """True if the laws of sizes are known."""
+        return self._laws is not None
+
     def changes(self, now: Parameters) -> tuple[Set[int], Set[int]]:
         """The positions of the constants and of the offsets that differ between graphs with the
         sizes of this one, which was counted; none while there were only a few of them.
@@ -175,6 +185,20 @@ def _power(length: int) -> int:
 
 
 _families: OrderedDict[Hashable, Family] = OrderedDict()
+
+
+_only_forms: OrderedDict[Hashable, Hashable] = OrderedDict()
+"""By the ops of graphs: their form; None once there were several."""
+
+
+def has_only_form(ops: Hashable, form: Hashable) -> bool:
+    """True if all graphs with the same ops had this form."""
+    only = _only_forms.setdefault(ops, form)
+    if only != form:
+        _only_forms[ops] = only = None
+    if len(_only_forms) > _MOST_FAMILIES:
+        _only_forms.popitem(last=False)
+    return only is not None
 
 
 def family_of(form: Hashable) -> Family:

@@ -96,6 +96,28 @@ def replaced(
     return StandIn(found, {twin: node for node, twin in twins.items()}, constants or {})
 
 
+def with_own_constants(graph: Graph) -> StandIn | None:
+    """The graph with a constant for each use of one that several nodes use; None if there is none.
+
+    Equal constants of equal shape are one node. So two parts of a graph, such as experts that
+    compute some rows each, share nodes when they happen to have equal lengths. Without that, graphs
+    have one form whatever their lengths are.
+    """
+    used: set[LazyBuffer] = set()
+    twins: dict[LazyBuffer, LazyBuffer] = {}
+    for node in graph.everything:
+        srcs = []
+        for source in node.srcs:
+            if source in used:
+                source = source.like((), source.arg)
+            elif source.op is LoadOps.CONST and any([size != 1 for size in source.shape]):
+                used.add(source)
+            srcs.append(twins.get(source, source))
+        if any([a is not b for a, b in zip(srcs, node.srcs, strict=True)]):
+            twins[node] = node.like(tuple(srcs), node.arg)
+    return replaced(graph, twins, graph.symbolic) if twins else None
+
+
 def generalised(
     graph: Graph,
     integers: Mapping[LazyBuffer, Integers],
