@@ -53,8 +53,6 @@ __all__ = ["ClosedGraph", "Schedule", "create_schedule", "make_schedule", "targe
 # Plans in the plan cache, which drops the least recently used one. A program with more graphs
 # plans some again. Not measured.
 _MAX_PLANS: Final = 512
-# Matchers that are tried for one root: one that does not match takes 0.1 us. Not measured.
-_MOST_MATCHERS: Final = 8
 _Remember: TypeAlias = Callable[[PlanKey, StandIn | None], None]
 
 
@@ -168,7 +166,8 @@ def _match_from_now_on(keyed: KeyedGraph, known: _KnownGraph) -> None:
     root = next(iter(keyed.requested))
     key = root.op, root.arg, root.shape, root.dtype, config().FERRULE_SKIP, len(keyed.requested)
     others = [one for one in _matchers.get(key, ()) if one[1].plan() is not None]
-    _matchers[key] = [(match, known), *others[: _MOST_MATCHERS - 1]]
+    # One that does not match takes less than what a match saves for a node (0.1 us and 0.5 us).
+    _matchers[key] = [(match, known), *others[: len(keyed.numbers)]]
 
 
 def _schedule_of_known(keyed: KeyedGraph, state: ThreadState) -> Schedule | None:
