@@ -196,6 +196,17 @@ def test_batchnorm_is_one_kernel_for_many_channels() -> None:
     assert len(kernels(centred / ((centred * centred).mean(0, 2, 3) + 1e-5).sqrt())) == 1
 
 
+def test_a_sum_whose_terms_would_be_gathered_has_its_own_kernel() -> None:
+    image, vector = value(1, 256, 300, seed=2), value(1, 1, 4096)
+    in_rows, in_columns = value(1, 4096, 256, seed=1).transposed, value(1, 256, 4096, seed=1)
+    assert len(kernels(image + (vector * in_rows).sum(2))) == 2
+    assert len(kernels(image + (vector * in_columns).sum(2))) == 1
+    few_terms = (value(1, 1, 8) * value(1, 8, 256).transposed).sum(2)
+    assert len(kernels(image + few_terms)) == 1
+    middle = value(64, 100, 300)
+    assert len(kernels(middle / (middle * middle).sum(1).sqrt())) == 1  # lanes are along the sums
+
+
 def test_a_contraction_finds_interleaved_elements_in_order() -> None:
     filters = value(1, 64, 32, 1, seed=1)
 

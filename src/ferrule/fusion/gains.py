@@ -11,7 +11,8 @@ from ferrule.codegen.policy import fills_vectors, repeats_long_sums, tiles_stage
 from ferrule.fusion.costs import SMALL_KERNEL_OPERATIONS, Cost, Costs, factors
 from ferrule.fusion.graph import value_sources
 from ferrule.fusion.groups import MAX_NODES, Fusion, Visits
-from ferrule.fusion.views import interleaves
+from ferrule.fusion.views import interleaves, is_movement, view_of
+from ferrule.ir.expr import sint
 from ferrule.ir.lazy import LazyBuffer
 from ferrule.ir.lazyop import BinaryOps, LoadOps, MovementOps, ReduceOps
 from ferrule.ir.shape.layout import storage_size
@@ -161,7 +162,8 @@ class Gains:
             for signature in indices:
                 evals += space.evals_at(signature)
         extra = evals - cost.size
-        if self._is_scattered(visits) and cost.local > _HIDDEN_OPERATIONS * cost.size:
+        scalar = self._is_scattered(visits) and cost.local > _HIDDEN_OPERATIONS * cost.size
+        if scalar or self._gathers_terms(cost, visits):
             extra = evals * self.lanes - cost.size  # a kernel of its own would use vectors
         if len(visits) == 1 and extra <= 0:
             if cost.local <= _HIDDEN_OPERATIONS * cost.size or cost.reduces:
@@ -205,6 +207,22 @@ class Gains:
         """
         scatters = any(fusion.value.op is ReduceOps.SCATTER for fusion in visits)
         return scatters and self.fills_vectors
+
+    def _gathers_terms(self, cost: Cost, visits: Visits) -> bool:
+        """True if a kernel would gather the terms of sums that it waits for.
+
+        Its lanes are along its innermost range. A sum outside of that has lanes along its terms, so
+        that what is adjacent for several sums is gathered.
+        """
+        if not self.fills_vectors or len(visits) > 1:
+            return False
+        ((fusion, indices),) = visits.items()
+        space = fusion.space
+        for signature in indices:
+            # Ranges of a reduce around it come behind those of the outputs.
+            if space.closure(space.ranges(signature)).bit_length() >= space.outputs.bit_length():
+                return False
+        return any(map(_is_across, cost.reduces))
 
     def _evals_in_order(self, visits: Visits) -> int:
         """The number of evaluations if the loops over the output keep their order.
@@ -275,6 +293,31 @@ class Gains:
                     count += 1
                     break
         return count
+
+
+def _is_across(reduce: LazyBuffer) -> bool:
+    """True if some memory that a reduce reads is adjacent for several results, not along its terms.
+
+    An example is `t @ w` with the rows of `w` in memory.
+    """
+    waiting, seen = [*reduce.srcs], set()
+    while waiting:
+        node = memory = waiting.pop()
+        if node in seen:
+            continue
+        seen.add(node)
+        while is_movement(memory):
+            memory = memory.srcs[0]
+        if memory is node and node.realized is None:
+            waiting.extend([x for x in value_sources(node) if x.shape == node.shape])
+        elif (view := view_of(node, memory)) is not None:
+            of_results: set[sint] = set()
+            of_terms: set[sint] = set()
+            for result, size, step in zip(reduce.shape, node.shape, view.strides, strict=True):
+                (of_results if result == size else of_terms).add(0 if size == 1 else step)
+            if 1 in of_results and 1 not in of_terms and of_terms != {0}:
+                return True
+    return False
 
 
 def _columns(product: LazyBuffer, taps: Sequence[bool]) -> list[tuple[int, bool]]:
