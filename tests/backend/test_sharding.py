@@ -216,6 +216,8 @@ def test_what_cannot_be_placed() -> None:
         ShapeError, match=r"P\(None, 'model'\) splits dimension 1 of shape \(6, 4\)"
     ):
         x.shard(mesh, P(None, "model"))
+    with pytest.raises(TypeError, match=r"takes a Mesh and a P, not dict and tuple: x\.shard"):
+        x.shard({"data": 2}, ("data",))  # type: ignore[arg-type]
     with pytest.raises(ValueError, match=r"names 'rows'; the axes of the mesh are data, model"):
         x.shard(mesh, P("rows"))
     with pytest.raises(ShapeError, match=r"is for 3 dimensions, the tensor has 2"):

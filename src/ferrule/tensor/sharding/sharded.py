@@ -28,7 +28,8 @@ def shard(self: Tensor, mesh: Mesh, placement: P) -> ShardedTensor:
     """The tensor spread over the devices of a mesh: split along dimensions, and else copied.
 
     Raises `ShapeError` if an axis does not divide the size of the dimension that it splits,
-    `ValueError` for axes that the mesh does not have and for partial sums: a tensor is none.
+    `ValueError` for axes that the mesh does not have and for partial sums: a tensor is none, and
+    `TypeError` for what is no mesh or no placement.
 
     >>> from ferrule import Tensor
     >>> from ferrule.distributed import Mesh, P
@@ -39,6 +40,11 @@ def shard(self: Tensor, mesh: Mesh, placement: P) -> ShardedTensor:
     >>> x.gather().tolist()
     [[1, 2], [3, 4]]
     """
+    if not (isinstance(mesh, Mesh) and isinstance(placement, P)):
+        raise TypeError(
+            f"[shard] takes a Mesh and a P, not {type(mesh).__name__} and "
+            f"{type(placement).__name__}: x.shard(mesh, P('data', None))"
+        )
     if placement.unreduced:
         raise ValueError(
             f"[shard] {placement}: a tensor is no partial sum; ShardedTensor(mesh, placement, "
