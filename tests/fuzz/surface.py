@@ -31,7 +31,7 @@ LEFT_OUT = {
     "backward gradient register_hook retain_grad zero_grad requires_grad_": (
         "is what the machine differentiates by"
     ),
-    "from_dlpack from_file from_numpy frombuffer to_device to": "takes what is no tensor",
+    "from_dlpack from_file from_numpy frombuffer to_device to shard": "takes what is no tensor",
     "eig eigvals": "always raises",
     "replace realize": "is how the machine runs programs",
     "sequential triplet_margin_with_distance_loss": "takes functions",
