@@ -9,6 +9,7 @@ from tests.planning import forget
 
 import ferrule.fusion
 from ferrule import Tensor
+from ferrule.base.threadstate import this_thread
 from ferrule.fusion.plans.graph_key import KeyedGraph
 
 Array = np.ndarray[Any, Any]
@@ -144,6 +145,21 @@ def test_writes_that_are_pending(keyed: list[KeyedGraph]) -> None:
         np.testing.assert_allclose(held.numpy(), X + turn, 1e-5)
         assert not rows.numpy()[1:3].any()
     assert known == [False, False, True, True]
+
+
+def test_values_that_other_schedules_passed(keyed: list[KeyedGraph]) -> None:
+    """They are stored when they are needed again; other graphs are recognised meanwhile."""
+    x, y = Tensor(X).realize(), Tensor(Y).realize()
+    other = x.exp()
+    (other + 1).realize()
+    assert other.lazydata.serial in this_thread.state.passed
+    taught(lambda x, y: x * y - 1, (X, Y), keyed)
+    taught(lambda x, y: (x + y).exp() + 2, (X, Y), keyed)
+    held = (x + y).exp()
+    for _ in range(3):
+        found, _ = computed(held + 2, keyed)
+        np.testing.assert_allclose(found, np.exp(X + Y) + 2, 1e-5)
+    assert held.lazydata.realized is not None
 
 
 def test_graphs_whose_roots_are_alike_are_told_apart(keyed: list[KeyedGraph]) -> None:

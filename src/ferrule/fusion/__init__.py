@@ -31,7 +31,7 @@ from ferrule.fusion.dynamic.stand_in import (
     with_own_constants,
 )
 from ferrule.fusion.expansion import expanded
-from ferrule.fusion.graph import Graph, nodes_to_compute, note_passed
+from ferrule.fusion.graph import Graph, nodes_to_compute, note_passed, were_passed
 from ferrule.fusion.hazards import Hazards
 from ferrule.fusion.plans import plan_cache
 from ferrule.fusion.plans.execution_plan import ExecutionPlan, Place, Schedule, Step
@@ -117,12 +117,7 @@ def _schedule_of_matched(nodes: Sequence[LazyBuffer], state: ThreadState) -> Sch
     """The schedule of a graph that is seen often; None for any other, or where more than the graph
     is to be looked at.
     """
-    if (
-        state.passed
-        or state.kept is not None
-        or state.watched_since is not None
-        or state.constants is not None
-    ):
+    if state.kept is not None or state.watched_since is not None or state.constants is not None:
         return None
     if state.written or left_behind:
         nodes = [*nodes_to_compute(nodes, state)]
@@ -149,6 +144,8 @@ def _schedule_of_matched(nodes: Sequence[LazyBuffer], state: ThreadState) -> Sch
             _matchers[key] = [one, *[other for other in found if other is not one]]
         plan.use.is_recent = True
         bound, buffers = matched
+        if were_passed(bound):  # some may have to be stored
+            return None
         if known.passed:
             note_passed([bound[number] for number in known.passed])
         return Schedule(plan, (), buffers, bound)
@@ -194,7 +191,7 @@ def _schedule_of_known(keyed: KeyedGraph, state: ThreadState) -> Schedule | None
     if known.nodes is not None:
         return plan.bind(nodes_by(known.nodes, nodes))
     known.uses += 1
-    if known.uses >= PAYS_AFTER and not known.is_matched and not state.passed:
+    if known.uses >= PAYS_AFTER and not known.is_matched and not were_passed(nodes):
         known.is_matched = True
         _match_from_now_on(keyed, known)
     return plan.bind(nodes)

@@ -179,6 +179,12 @@ def needed_again(nodes: Iterable[LazyBuffer]) -> list[LazyBuffer]:
     return again
 
 
+def were_passed(nodes: Iterable[LazyBuffer]) -> bool:
+    """True if some schedule computed one of these nodes without storing it."""
+    passed = this_thread.state.passed
+    return bool(passed) and any([node.serial in passed for node in nodes])
+
+
 def note_passed(nodes: Iterable[LazyBuffer]) -> None:
     """Remember the `Graph.passed` of a graph that is about to be computed."""
     passed = this_thread.state.passed
