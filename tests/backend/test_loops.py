@@ -626,6 +626,41 @@ def test_kernels_around_a_loop_and_a_host_function_are_batches() -> None:
     ]
 
 
+def test_a_part_at_a_variable_is_taken_before_the_loop(device: str) -> None:
+    rows = np.arange(10, dtype=np.float32)
+    x, start = Tensor(rows, device=device).realize(), Tensor([1.0], device=device)
+    for place in (3, 4, 7):
+        n = Variable("n", 0, 9).bind(place)
+        last, _ = scan(lambda c, _, n=n: (c + x[n], None), start, length=3)
+        np.testing.assert_array_equal(last.numpy(), 1 + 3 * rows[place])
+        for is_true in (True, False):
+            chosen = cond(
+                Tensor(is_true, device=device),
+                lambda c, n=n: c + x[n],
+                lambda c, n=n: c - x[n] * 2,
+                start,
+            )
+            wanted = 1 + rows[place] if is_true else 1 - 2 * rows[place]
+            np.testing.assert_array_equal(chosen.numpy(), wanted)
+
+
+def test_a_part_of_a_carried_value_at_a_variable_is_refused(device: str) -> None:
+    n = Variable("n", 0, 9).bind(3)
+    with pytest.raises(LoopError, match="takes a part of a value of the trip at n, whose value no"):
+        scan(lambda c, _: (c + c[n], None), Tensor(np.arange(10.0), device=device), length=3)
+
+
+def test_branches_that_read_elements_of_many_lengths_and_places(device: str) -> None:
+    """Enough of them to be planned for any, but what the loop is given does not tell the place."""
+    limit = Tensor(0.5, device=device)
+    for length in range(20, 50):
+        values = np.arange(length) % 3 / 2
+        for place in (0, length // 2):
+            x = Tensor(values, device=device)[place].reshape(1)
+            found = cond((x == x).all(), lambda y: y.less(limit), lambda y: y.less(limit), x)
+            assert found.tolist() == [values[place] < 0.5]
+
+
 def test_a_captured_length_that_is_a_variable(device: str) -> None:
     n = Variable("n", 1, 6)
     weight = Tensor(WEIGHT)

@@ -8,18 +8,18 @@ those of one run of a `Loop`, which computes as many of them as somebody needs.
 from __future__ import annotations
 
 from collections.abc import Hashable, Mapping, Sequence
-from typing import Final, final
+from typing import Any, Final, final
 from weakref import WeakValueDictionary
 
 from ferrule.base.records import dataclass
-from ferrule.engine.loop_body import Body, LoopForm, Trips, made_of, rebuilt
+from ferrule.engine.loop_body import Body, LoopError, LoopForm, Trips, made_of, rebuilt
 from ferrule.engine.loop_runs import Loop, loops_by_integers
 from ferrule.engine.realize import unrecorded
-from ferrule.fusion import ClosedGraph
+from ferrule.fusion import ClosedGraph, values_of
 from ferrule.fusion.graph import toposort
 from ferrule.ir.buffer import Buffer
 from ferrule.ir.dtype import dtypes
-from ferrule.ir.expr import Expr, sint
+from ferrule.ir.expr import Expr, Variable, sint, unbind
 from ferrule.ir.lazy import LazyBuffer
 from ferrule.ir.lazyop import LoadOps, MovementOps
 from ferrule.ir.op_table import PLAIN_MOVEMENTS
@@ -107,12 +107,15 @@ def _invariants(
     """The values that are the same in each trip: they are computed once, before the loop.
 
     These are the largest that are no movement of others, so that nothing is copied for it, and not
-    made `since`.
+    computed from nodes made `since`. A part at a variable is one, too: a loop knows the values of
+    sizes alone.
     """
     varying = made_of(roots, leaves)
     if since is not None:
-        below = toposort(roots, everything=True, known=leaves)
-        varying |= {node for node in below if node.serial >= since and node.realized is None}
+        for node in toposort(roots, everything=True, known=leaves):
+            is_part = node.op in PLAIN_MOVEMENTS and node.srcs[0] not in varying
+            if node.serial >= since and node.realized is None and not is_part:
+                varying.add(node)
     found: dict[LazyBuffer, None] = {}
     stack = list(roots)
     seen = set(leaves)
@@ -126,11 +129,19 @@ def _invariants(
             found[node] = None
         if value is not None or (node.op is LoadOps.EMPTY and node.realized is None):
             continue
-        if node in varying or (node.op in PLAIN_MOVEMENTS and node.realized is None):
+        moves = node.op in PLAIN_MOVEMENTS and node.realized is None
+        if node in varying or (moves and _variables(node.arg) <= values_of(node.srcs).keys()):
             stack += node.srcs
         elif any([below.base_const() is None for below in toposort([node]) if not below.srcs]):
             found[node] = None
     return list(found)
+
+
+def _variables(arg: Any) -> set[Variable]:
+    """The variables in the argument of a movement."""
+    if isinstance(arg, tuple):
+        return set().union(*map(_variables, arg))
+    return {*unbind(arg)[1]} if isinstance(arg, Expr) else set()
 
 
 _MEMORY: Final = object()
@@ -163,6 +174,13 @@ def _loop(
     named = tuple([numbers.get(leaf, -1) for leaf in leaves])
     outs = tuple([numbers[out] for out in body.outs])
     unread = tuple([(leaf.shape, leaf.dtype) for leaf in leaves if leaf not in numbers])
+    unknown = graph.values.keys() - values_of([*leaves, *body.outs]).keys()
+    if unknown:
+        names = ", ".join(sorted([variable.name for variable in unknown]))
+        raise LoopError(
+            f"[loop] the function takes a part of a value of the trip at {names}, whose value no "
+            "size in it tells; take the part outside, or at a position that is a tensor"
+        )
     shape = len(body.carries), len(body.rows)
     rest = named, outs, unread, shape, form, firsts, device
     key = graph.key, *rest

@@ -97,7 +97,9 @@ class Loop(JITRunner):
         return found
 
     def with_integers(self, integers: Sequence[sint]) -> Loop | None:
-        """The loop whose body has other integers; None if its shapes may not fit then."""
+        """The loop whose body has other integers; None if its shapes may not fit then, or if what a
+        run is given would not tell their values.
+        """
         found = ClosedGraph(self.body.outs).generalised(integers, self.n_sizes)
         if found is None:
             return None
@@ -106,6 +108,9 @@ class Loop(JITRunner):
             [twins.get(node, node) for node in nodes]
             for nodes in (self.body.carries, self.body.rows, self.body.outs, self.constants)
         ]
+        known = values_of([*carries, *rows, *constants])
+        if not all([unbind(integer)[1].keys() <= known.keys() for integer in integers]):
+            return None
         made = Loop(Body(carries, rows, outs), constants, self.form, self.firsts, self.device)
         made.family, made.symbols = self.family, tuple([unbind(n)[0] for n in integers])
         return made

@@ -356,7 +356,7 @@ class ClosedGraph:
     """A graph that is to be planned by itself, apart from pending writes and from other graphs.
 
     `key` is equal for graphs with one plan; None for a graph that is like no other. `numbers` has
-    the number of each node.
+    the number of each node, `values` the values of variables.
     """
 
     def __init__(self, nodes: Sequence[LazyBuffer]) -> None:
@@ -367,6 +367,7 @@ class ClosedGraph:
         self._target = target_of(nodes[0].device)
         self._form = GraphForm(self._graph, self._target)
         self.key = self._form.key
+        self.values = self._form.values
 
     def parameters(self) -> tuple[Parameters, tuple[Hashable, ...]]:
         """`parameters_of` the graph."""
