@@ -94,8 +94,11 @@ class DataLoader(Generic[T]):
         self.persistent_workers = persistent_workers
         self.sampler: Any = sampler
         if sampler is None and not is_stream:
-            kind = RandomSampler(dataset, generator=generator) if shuffle else None
-            self.sampler = SequentialSampler(dataset) if kind is None else kind
+            self.sampler = (
+                RandomSampler(dataset, generator=generator)
+                if shuffle
+                else SequentialSampler(dataset)
+            )
         self.batch_sampler: Any = batch_sampler
         if batch_size is not None:
             # It checks the size, too.
@@ -116,7 +119,7 @@ class DataLoader(Generic[T]):
         return len(self.sampler if self.batch_sampler is None else self.batch_sampler)
 
     def _given(self) -> Iterator[Any]:
-        """What each batch is made of: numbers, or samples of a stream."""
+        """The numbers, or the samples of a stream, that each batch is made of."""
         if not isinstance(self.dataset, IterableDataset):
             return iter(self.sampler if self.batch_sampler is None else self.batch_sampler)
         if self.batch_size is None:

@@ -73,7 +73,9 @@ def lanes_of(items: Sequence[JitItem]) -> list[Lane]:
             for step in own[start:stop]:
                 finished[step] = number + 1
     return [
-        Lane(device, tuple(own), tuple(_segments(own, stops, waits, finished, lane_of, numbers)))
+        Lane(
+            device, tuple(own), tuple(_segments(own, stops, waits, finished, lane_of, len(devices)))
+        )
         for (device, own, stops) in zip(devices, steps, bounds, strict=True)
     ]
 
@@ -84,11 +86,11 @@ def _segments(
     waits: Sequence[Sequence[int]],
     finished: Sequence[int],
     lane_of: Sequence[int],
-    numbers: dict[str, int],
+    n_lanes: int,
 ) -> list[Segment]:
     segments = []
     for start, stop in zip([0, *stops], stops, strict=False):
-        needs = [0] * len(numbers)
+        needs = [0] * n_lanes
         for other in waits[own[start]]:
             lane = lane_of[other]
             needs[lane] = max(needs[lane], finished[other])

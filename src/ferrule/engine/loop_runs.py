@@ -162,7 +162,7 @@ class Loop(JITRunner):
         return plan.run(rawbufs, most, var_vals, wait, jit)
 
     def parts(self, size: int, packed: bool) -> LoopParts | None:
-        """What the loop does, for those that run it by other means; None if its plan depends on
+        """The steps of the loop, for those that run it by other means; None if its plan depends on
         the lengths of tensors.
 
         `size` is that of the first buffer. With `packed` kernels read constant weights from packed

@@ -42,7 +42,7 @@ def runs_of(batch: Batch) -> list[Run]:
 
 
 def loop_parts(loop: Loop, size: int, packed: bool) -> LoopParts:
-    """What a loop does whose first buffer has so many elements.
+    """The steps of a loop whose first buffer has so many elements.
 
     Raises `ExportError` if its kernels are for tensors of any lengths.
     """
@@ -56,7 +56,7 @@ def loop_parts(loop: Loop, size: int, packed: bool) -> LoopParts:
 
 
 def _others(runner: JITRunner, size: int) -> Iterator[JITRunner]:
-    """What a program cannot have as a step, in a run on a first buffer of so many elements."""
+    """The runners that a program cannot have, in a run on a first buffer of so many elements."""
     if runner.device != DEVICE:
         yield runner
     elif isinstance(runner, Loop):

@@ -341,7 +341,7 @@ def _replace(target: Path, file: Path) -> None:
 def _compared(
     path: Path, trace: Trace, bound: Bound, expected: _Expected, tolerance: float | None
 ) -> tuple[str, float]:
-    """What ran the model with some arguments, and its difference from what is expected."""
+    """The name of what ran the model, and the difference of its outputs from the expected ones."""
     by, found = _run(path, _feeds(trace, bound))
     return by, _difference(trace, found, _in_order(trace, expected), tolerance)
 

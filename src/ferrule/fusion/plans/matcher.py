@@ -62,7 +62,7 @@ class _Writer:
         self._numbers = keyed.numbers
         self._lines: list[str] = []
         self._values: dict[str, Any] = {"exact": exact, "outside": needed_outside, "Buffer": Buffer}
-        """What the code names."""
+        """The names in the code, and their values."""
         self._known = set(keyed.requested)
         """The nodes that the code has met."""
         self._things: dict[int, str] = {}

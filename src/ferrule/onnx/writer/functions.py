@@ -332,7 +332,7 @@ def _without_borders(x: LazyBuffer, spatial: Any) -> tuple[LazyBuffer, Any]:
 # *** order ***
 
 _ORDERED: Final = (dtypes.float32, dtypes.float64, dtypes.int32, dtypes.int64)
-"""What ONNX Runtime finds the largest of."""
+"""The dtypes of which ONNX Runtime finds the largest elements."""
 
 
 @call_rule("order")

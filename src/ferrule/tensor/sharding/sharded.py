@@ -228,7 +228,7 @@ class ShardedTensor:
         there: Mapping[str, int],
         placement: P,
     ) -> Tensor:
-        """What a region has of one part, by the part's number along each dimension."""
+        """The piece of a region in one part, given by the part's number along each dimension."""
         wanted = []
         for cell, size, (start, stop) in zip(cells, self.parts[0].shape, region, strict=True):
             first = cell * known_size(size, "reshard")

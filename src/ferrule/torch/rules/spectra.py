@@ -212,7 +212,7 @@ def exp(z: Pairs) -> Pairs:
 
 
 def _axis_of(place: int) -> Callable[[Pairs, list[Any]], None]:
-    """What makes the axis, or the axes, among the arguments count from the front."""
+    """A change of arguments after which the axis, or the axes, count from the front."""
 
     def change(z: Pairs, args: list[Any]) -> None:
         if place == len(args):
