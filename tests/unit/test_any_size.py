@@ -97,11 +97,15 @@ def padded(x: Tensor) -> Tensor:
     return x.pad(((0, 0), (1, 2))) + 1
 
 
+def beside_padded_ones(x: Tensor) -> Tensor:
+    return Tensor.ones(4, 2).pad(((0, 0), (1, x.shape[-1] - 3))) + x
+
+
 def part(x: Tensor) -> Tensor:
     return x[:, 1:] + 1
 
 
-@pytest.mark.parametrize("function", [repeated, turned, counted, padded, part])
+@pytest.mark.parametrize("function", [repeated, turned, counted, padded, beside_padded_ones, part])
 def test_what_does_not_pass_along_memory_has_programs_of_its_sizes(
     function: Callable[[Tensor], Tensor],
 ) -> None:

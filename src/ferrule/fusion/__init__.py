@@ -186,12 +186,13 @@ def _schedule_of_known(keyed: KeyedGraph, state: ThreadState) -> Schedule | None
         return None
     plan.use.is_recent = True
     nodes = [*keyed.numbers]
+    passed_before = were_passed(nodes)
     if known.passed:
         note_passed([nodes[number] for number in known.passed])
     if known.nodes is not None:
         return plan.bind(nodes_by(known.nodes, nodes))
     known.uses += 1
-    if known.uses >= PAYS_AFTER and not known.is_matched and not were_passed(nodes):
+    if known.uses >= PAYS_AFTER and not known.is_matched and not passed_before:
         known.is_matched = True
         _match_from_now_on(keyed, known)
     return plan.bind(nodes)
